@@ -1,0 +1,1 @@
+"""Branchwork: programs that call a language model many times, made cheap by one radix tree."""

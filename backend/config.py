@@ -1,0 +1,58 @@
+"""Small frozen settings of an engine. Made by the face or the CLI, read by `build.py`.
+
+Nothing here is filled in later: what depends on the model or the machine is computed by `build.py`
+and passed on as plain numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..lang.errors import InvalidRequest
+
+DTYPES = ("auto", "float32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of one step and of the queue.
+
+    `page_size`: tokens a KV page. `step_tokens`: tokens a step computes at most (a choice trie may
+    exceed it). `chunk_tokens`: tokens one sequence computes in a step at most (None: step_tokens).
+    `max_running`: sequences in flight. `max_waiting`: queue length before `Overloaded`.
+    `max_overtakes`: later arrivals that may be admitted before a waiting request, after which it is
+    next. `defer_twins`: a request whose uncomputed prefix another is just computing waits for it.
+    """
+
+    page_size: int = 16
+    step_tokens: int = 512
+    chunk_tokens: int | None = None
+    max_running: int = 64
+    max_waiting: int = 4096
+    max_overtakes: int = 64
+    defer_twins: bool = True
+    max_trie_tokens: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What a user may say about an engine.
+
+    `model`: path, alias or hub name. `dtype`: "auto" (float32 on the CPU), "float32", "bfloat16".
+    `kv_tokens`: size of the KV pool in tokens, None to size it from the memory this process may use.
+    """
+
+    model: str = "smollm2"
+    dtype: str = "auto"
+    kv_tokens: int | None = None
+    scheduler: SchedulerConfig = SchedulerConfig()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        if self.dtype not in DTYPES:
+            raise InvalidRequest(f"dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
+        if self.kv_tokens is not None and self.kv_tokens < self.scheduler.page_size:
+            raise InvalidRequest(
+                f"kv_tokens must hold at least one page of {self.scheduler.page_size} tokens, "
+                f"found {self.kv_tokens}"
+            )

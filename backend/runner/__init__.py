@@ -1,0 +1,1 @@
+"""Turns a step plan (integers) into tensors, runs the model and samples."""

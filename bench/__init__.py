@@ -1,0 +1,1 @@
+"""Measurements. Loaded by name from the command line; nothing imports it."""

@@ -1,0 +1,37 @@
+"""The text-level port: whoever can answer a Request is a Client.
+
+In-process engine, zmq, HTTP and the scripted mock are implementations; programs cannot tell them
+apart. Contracts live with the asker, so this stands in `lang`. Knows only `request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from .errors import EngineClosed
+from .request import Delta, Finish, Request
+
+
+class Client(Protocol):
+    """Answers requests. Safe to use from several event loops and threads at once."""
+
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
+        """Deltas of one call; the last has `finish`.
+
+        Closing the iterator (or cancelling the task that reads it) cancels the call and frees all
+        it held. Raises a `BranchworkError` where the call cannot be served.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Cancel what is live and let go of all resources. Idempotent."""
+        ...
+
+
+async def complete(client: Client, request: Request) -> Finish:
+    """Run one call to its end and return the finish."""
+    async for delta in client.stream(request):
+        if delta.finish is not None:
+            return delta.finish
+    raise EngineClosed("the client ended the stream without a finish; is the engine closed?")

@@ -1,0 +1,1 @@
+"""The doors: command line now, HTTP and framework plugins later."""

@@ -1,0 +1,42 @@
+"""What the commands print: plain lines, JSON for machines, aligned facts.
+
+Results go to standard output, everything about how they came to be (bars, engine line, errors) to
+standard error, so that `branchwork … --json | jq` works. Knows no engine. Called by `commands/`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def say(text: str) -> None:
+    """One line of result, printed as it is (no markup, no wrapping)."""
+    sys.stdout.write(text + "\n")
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, default=str)
+    sys.stdout.write("\n")
+
+
+def rows(facts: Mapping[str, str]) -> None:
+    """Names and values, aligned."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        table.add_row(Text(name, style="bold"), Text(value, overflow="fold"))
+    Console(soft_wrap=False).print(table)
+
+
+def size(n_bytes: int) -> str:
+    """A size as people read it."""
+    for unit, step in (("GiB", 30), ("MiB", 20)):
+        if n_bytes >= 1 << step:
+            return f"{n_bytes / (1 << step):.1f} {unit}"
+    return f"{n_bytes} bytes"

@@ -73,11 +73,15 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """`token` where the row had a draw; `logprob` where it asked; `scores` in the row's order."""
+    """`token` where the row had a draw; `logprob` where it asked; `scores` in the row's order.
+
+    `error` says why this row alone has failed (its numbers are not finite); the rest is then empty.
+    """
 
     token: int | None = None
     logprob: float | None = None
     scores: tuple[float, ...] = ()
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,63 @@
+"""The owner of the KV tensors.
+
+One tensor, laid out [n_layers, 2, n_slots, n_kv_heads, head_dim]: keys at 0, values at 1, and slot
+= page * page_size + row in the page. A layer's keys are contiguous, as attention wants them, and
+rows of a page are copied over all layers, keys and values, by one slice operation. Which page
+belongs to whom is not known here. Owned by `runner.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..model.spec import ModelSpec
+from ..sched.plan import Copy
+
+
+def page_bytes(spec: ModelSpec, page_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one page over all layers."""
+    return spec.kv_width * page_size * dtype.itemsize
+
+
+class KvPool:
+    """KV of `n_pages` pages. `tensor` is lent to the decoder for the length of a step."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        n_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """Allocate. Not cleared: no slot is read before its token was stored."""
+        self.n_pages = n_pages
+        self.page_size = page_size
+        shape = (spec.n_layers, 2, n_pages * page_size, spec.n_kv_heads, spec.head_dim)
+        self.tensor = torch.empty(shape, dtype=dtype, device=device)
+
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Run a plan's copies: all sources are read before any destination is written."""
+        if len(copies) == 1:
+            one = copies[0]
+            source, target = self._slots(one.src, one.src_row, one.n), self._slots(
+                one.dst, one.dst_row, one.n
+            )
+            # A copy within one page may overlap itself.
+            self.tensor[:, :, target] = self.tensor[:, :, source].clone()
+        elif copies:
+            source_at = self._index([self._slots(c.src, c.src_row, c.n) for c in copies])
+            target_at = self._index([self._slots(c.dst, c.dst_row, c.n) for c in copies])
+            self.tensor.index_copy_(2, target_at, self.tensor.index_select(2, source_at))
+
+    def _slots(self, page: int, row: int, n: int) -> slice:
+        assert 0 <= page < self.n_pages and row >= 0 and n >= 1, "a copy outside the pool"
+        assert row + n <= self.page_size, "a copy across the end of a page"
+        first = page * self.page_size + row
+        return slice(first, first + n)
+
+    def _index(self, slots: Sequence[slice]) -> torch.Tensor:
+        flat = [slot for run in slots for slot in range(run.start, run.stop)]
+        return torch.tensor(flat, dtype=torch.int64, device=self.tensor.device)

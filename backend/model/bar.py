@@ -55,4 +55,5 @@ def download_bar(name: str, console: Console | None = None) -> Iterator[Progress
     try:
         yield progress
     finally:
-        display.stop()
+        if tasks:
+            display.stop()

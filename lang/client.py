@@ -6,7 +6,7 @@ apart. Contracts live with the asker, so this stands in `lang`. Knows only `requ
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
 from .errors import EngineClosed
@@ -30,8 +30,13 @@ class Client(Protocol):
 
 
 async def complete(client: Client, request: Request) -> Finish:
-    """Run one call to its end and return the finish."""
-    async for delta in client.stream(request):
-        if delta.finish is not None:
-            return delta.finish
+    """Run one call to its end and return the finish. The stream is closed, whatever happens."""
+    stream = client.stream(request)
+    try:
+        async for delta in stream:
+            if delta.finish is not None:
+                return delta.finish
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
     raise EngineClosed("the client ended the stream without a finish; is the engine closed?")

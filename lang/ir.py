@@ -1,0 +1,92 @@
+"""The instructions of a program: frozen nodes that serialise.
+
+Made by `dsl` (expressions) and `run` (fork, join), executed by `run`, one method a node. Each knows
+the program line it stands on (`where`, "file.py:12"). Knows no client and no state.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Text(msgspec.Struct, frozen=True, tag="text"):
+    """Plain text joins the prompt."""
+
+    text: str
+    where: str = ""
+
+
+class RoleStart(msgspec.Struct, frozen=True, tag="role_start"):
+    """A message of `role` opens."""
+
+    role: str
+    where: str = ""
+
+
+class RoleEnd(msgspec.Struct, frozen=True, tag="role_end"):
+    """The open message of `role` ends."""
+
+    role: str
+    where: str = ""
+
+
+class Gen(msgspec.Struct, frozen=True, kw_only=True, tag="gen"):
+    """The model continues the prompt. None means: as the program's defaults say."""
+
+    name: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logprobs: bool = False
+    where: str = ""
+
+
+class Select(msgspec.Struct, frozen=True, kw_only=True, tag="select"):
+    """The model picks the likeliest of `choices` by `method` (a name in `request.METHODS`)."""
+
+    name: str | None = None
+    choices: tuple[str, ...]
+    method: str = "total"
+    where: str = ""
+
+
+class Ref(msgspec.Struct, frozen=True, tag="ref"):
+    """The text of an earlier call joins the prompt, without the program waiting for it."""
+
+    name: str
+    where: str = ""
+
+
+class Fork(msgspec.Struct, frozen=True, tag="fork"):
+    """`n` branches start here; `scratch` marks a copy whose text nobody will gather."""
+
+    n: int
+    scratch: bool = False
+    where: str = ""
+
+
+class Join(msgspec.Struct, frozen=True, tag="join"):
+    """Lists of what the branches of an earlier fork found are bound to `names`."""
+
+    names: tuple[str, ...]
+    where: str = ""
+
+
+Node = Text | RoleStart | RoleEnd | Gen | Select | Ref | Fork | Join
+Call = Gen | Select
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(tuple[Node, ...])
+
+
+def encode(nodes: tuple[Node, ...]) -> bytes:
+    """Nodes as msgpack."""
+    return _ENCODER.encode(nodes)
+
+
+def decode(data: bytes) -> tuple[Node, ...]:
+    """Nodes from msgpack; `msgspec.ValidationError` where the bytes hold no program."""
+    return _DECODER.decode(data)

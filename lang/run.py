@@ -1,0 +1,358 @@
+"""The interpreter: one run of one program, one method a node.
+
+`append` checks and enqueues what the program says and returns at once; a pump task a branch
+executes its nodes in order and settles their slots. Every task and every branch of a run is owned
+here: `finish` waits for all, `abort` ends all. Hands the port Requests, never itself. Made by
+`program`, used by `state` and `branches`; lives on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from . import check, ir
+from . import request as wire
+from .branch import Branch, Work, subtree
+from .client import Client, complete
+from .errors import BranchworkError, CallTimeout, Cancelled, ProgramError
+from .sampling import Sampling
+from .settings import Settings
+from .slot import Slot
+
+ABORT_S = 30.0
+"""How long a client may take to let go of cancelled calls."""
+
+
+class CutWarning(UserWarning):
+    """A text was cut off by the default `max_tokens`, which the program never chose."""
+
+
+def derive_seed(seed: int, path: tuple[int, ...], call: int) -> int:
+    """The seed of one call, from the user's and the call's place: siblings differ, repeats agree.
+
+    `path` is the branch (empty for the root, then fork and branch number a level), `call` counts
+    the branch's calls from 0. The trailing 0 is the sample. In [0, 2**63).
+    """
+    key = f"{seed}:{','.join(map(str, path))}:{call}:0".encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
+
+
+class Run:
+    """One run. `warned` holds the call sites warned about already; the program shares it."""
+
+    def __init__(self, client: Client, settings: Settings, warned: set[str]) -> None:
+        """Nothing runs until something is appended. Needs no running loop yet."""
+        self._client = client
+        self._settings = settings
+        self._warned = warned
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: list[Branch] = []
+        self._told: set[ProgramError] = set()
+        self._closed = False
+        self.root = Branch()
+        self.root.started = True
+        self.calls: list[Slot] = []
+
+    # -- the front: what the program says -----------------------------------------------------
+
+    def append(self, branch: Branch, nodes: Iterable[ir.Node]) -> None:
+        """Check the nodes as a whole, then enqueue them. Returns before any call is made."""
+        nodes = tuple(nodes)
+        if not nodes:
+            return
+        self._need_live(branch, nodes[0].where)
+        role = branch.role
+        for node in nodes:
+            role = check.role_after(role, node)
+        for node in nodes:
+            branch.nodes.append(node)
+            self._push(branch, (node, self._slot(branch, node), ()))
+        branch.role = role
+
+    def fork(self, branch: Branch, node: ir.Fork) -> tuple[Branch, ...]:
+        """Branches that start where the program's front is; they wait for the text before it."""
+        self._need_live(branch, node.where)
+        children = tuple(branch.child(i, node.scratch) for i in range(node.n))
+        branch.n_forks += 1
+        branch.nodes.append(node)
+        self._push(branch, (node, None, children))
+        return children
+
+    def bind(self, branch: Branch, name: str, value: Any, where: str) -> None:
+        """Bind a value that no call made."""
+        self._need_live(branch, where)
+        slot = Slot()
+        slot.settle(value, value if isinstance(value, str) else None)
+        branch.bind(name, slot)
+
+    def cancel(self, branch: Branch) -> None:
+        """End a branch and all forked from it. What had not finished is `Cancelled` when read."""
+        for each in subtree(branch):
+            each.cancelled = True
+            if each.task is not None:
+                each.task.cancel()
+            if each in self._failed:
+                self._failed.remove(each)
+            where = each.queue[0][0].where if each.queue else ""
+            error = ProgramError("this branch was cancelled by the program", where)
+            error.__cause__ = Cancelled("cancelled by the program")
+            self._fail_all(each, error)
+
+    def cancelled_paths(self) -> set[tuple[int, ...]]:
+        """Paths of the branches that were cancelled."""
+        return {branch.path for branch in subtree(self.root) if branch.cancelled}
+
+    def tell(self, error: ProgramError) -> ProgramError:
+        """Note that the program is about to be told of `error`, and return it."""
+        self._told.add(error)
+        return error
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def finish(self) -> None:
+        """Wait until all branches are done; raise the first failure nobody has been told of.
+
+        The root's failure is raised in any case: its text is not what the program asked for.
+        """
+        while self._tasks:
+            # Each call has its own time limit, so this wait is bounded.
+            await asyncio.wait(self._tasks)
+        self._closed = True
+        errors = self.untold()
+        root = self.root.error
+        if root is not None and not self.root.cancelled:
+            errors = [root, *(error for error in errors if error is not root)]
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"also failed: {other}")
+            raise errors[0]
+
+    async def abort(self) -> None:
+        """Cancel everything and wait until the client has let go of it."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=ABORT_S)
+        error = ProgramError("the run ended before this call was done")
+        error.__cause__ = Cancelled("the run ended")
+        for branch in subtree(self.root):
+            self._fail_all(branch, error)
+
+    def untold(self) -> list[ProgramError]:
+        """Failures the program has not been told of, in the order their calls were appended."""
+        order = {slot.error: i for i, slot in reversed(list(enumerate(self.calls)))}
+        found = [b.error for b in self._failed if b.error and b.error not in self._told]
+        return sorted(found, key=lambda error: order.get(error, len(order)))
+
+    # -- the queue ----------------------------------------------------------------------------
+
+    def _need_live(self, branch: Branch, where: str) -> None:
+        if self._closed:
+            raise ProgramError("this run is over; start a new one to append more", where)
+        if branch.cancelled:
+            raise ProgramError("this branch was cancelled; nothing can be appended to it", where)
+
+    def _slot(self, branch: Branch, node: ir.Node) -> Slot | None:
+        if isinstance(node, ir.Gen | ir.Select):
+            slot = Slot(node, branch.path, branch.label, branch.n_calls)
+            branch.n_calls += 1
+            branch.last = slot
+            self.calls.append(slot)
+            if node.name is not None:
+                branch.bind(node.name, slot)
+            return slot
+        if isinstance(node, ir.Ref):
+            found = branch.slots.get(node.name)
+            if found is None:
+                raise check.unbound(node.name, branch.slots, node.where)
+            if found.done and found.error is None and found.raw is None:
+                raise ProgramError("only text can be referred to", node.where, node.name)
+            return found
+        return None
+
+    def _push(self, branch: Branch, work: Work) -> None:
+        if branch.error is not None:
+            if isinstance(work[0], ir.Gen | ir.Select) and work[1] is not None:
+                work[1].fail(branch.error)
+            return
+        branch.queue.append(work)
+        if branch.started and branch.task is None:
+            self._advance([branch])
+
+    def _advance(self, branches: list[Branch]) -> None:
+        """Execute what needs no waiting, here and in branches that start; pumps do the rest."""
+        for branch in branches:
+            while branch.queue:
+                node, slot, children = branch.queue[0]
+                step = _AT_ONCE.get(type(node))
+                if step is None:
+                    if branch.task is None:
+                        self._start_pump(branch)
+                    break
+                step(self, branch, node, slot)
+                branch.queue.popleft()
+                for child in children:
+                    if not child.cancelled:
+                        child.start_at(branch)
+                        branches.append(child)
+
+    def _start_pump(self, branch: Branch) -> None:
+        task = asyncio.get_running_loop().create_task(self._pump(branch))
+        branch.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pump(self, branch: Branch) -> None:
+        """Execute the queue's head, a call, and go on until the queue is empty."""
+        queue = branch.queue
+        while queue and branch.error is None:
+            node, slot, _ = queue[0]
+            try:
+                await self._call(branch, node, slot)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                self._fail(branch, node, Cancelled("the client cancelled this call"))
+            except Exception as error:
+                self._fail(branch, node, error)
+            else:
+                queue.popleft()
+                self._advance([branch])
+        branch.task = None
+
+    def _fail(self, branch: Branch, node: ir.Node, error: Exception) -> None:
+        """A call failed: so do all that follow it in this branch and in branches it would start."""
+        failure = ProgramError(_message(error), node.where, _call_name(node) + branch.label)
+        failure.__cause__ = error
+        self._failed.append(branch)
+        self._fail_all(branch, failure)
+
+    def _fail_all(self, branch: Branch, error: ProgramError) -> None:
+        branches = [branch]
+        for each in branches:
+            if each.error is None:
+                each.error = error
+            for node, slot, children in each.queue:
+                if isinstance(node, ir.Gen | ir.Select) and slot is not None:
+                    slot.fail(error)
+                branches.extend(children)
+            each.queue.clear()
+
+    # -- one method a node --------------------------------------------------------------------
+
+    def _text(self, branch: Branch, node: ir.Text, slot: Slot | None) -> None:
+        branch.say(node.text)
+
+    def _role_start(self, branch: Branch, node: ir.RoleStart, slot: Slot | None) -> None:
+        branch.mark(wire.RoleStart(node.role))
+
+    def _role_end(self, branch: Branch, node: ir.RoleEnd, slot: Slot | None) -> None:
+        branch.mark(wire.RoleEnd(node.role))
+
+    def _ref(self, branch: Branch, node: ir.Ref, slot: Slot | None) -> None:
+        # In-order execution: what the name stood for when it was appended is settled by now.
+        assert slot is not None and slot.done and slot.raw is not None
+        branch.say(slot.raw)
+
+    def _nothing(self, branch: Branch, node: ir.Node, slot: Slot | None) -> None:
+        """Fork and join: `_advance` starts the children, `branches` binds the lists."""
+
+    async def _call(self, branch: Branch, node: ir.Node, slot: Slot | None) -> None:
+        assert slot is not None
+        if isinstance(node, ir.Gen):
+            await self._gen(branch, node, slot)
+        elif isinstance(node, ir.Select):
+            await self._select(branch, node, slot)
+        else:
+            raise ProgramError(f"this version cannot execute a {type(node).__name__}", node.where)
+
+    async def _gen(self, branch: Branch, node: ir.Gen, slot: Slot) -> None:
+        request = wire.Request(
+            segments=branch.prompt(),
+            sampling=self._sampling(node, slot),
+            namespace=self._settings.namespace,
+        )
+        finish = await self._ask(request)
+        branch.adopt(finish)
+        slot.settle(finish.text, finish.text, finish)
+        if finish.reason == "length" and node.max_tokens is None:
+            self._warn_cut(node, request.sampling.max_tokens)
+
+    async def _select(self, branch: Branch, node: ir.Select, slot: Slot) -> None:
+        request = wire.Request(
+            segments=branch.prompt(),
+            choices=node.choices,
+            method=node.method,
+            namespace=self._settings.namespace,
+        )
+        finish = await self._ask(request)
+        branch.adopt(finish)
+        slot.settle(finish.text, finish.text, finish)
+
+    async def _ask(self, request: wire.Request) -> wire.Finish:
+        limit = self._settings.timeout
+        try:
+            async with asyncio.timeout(limit):
+                return await complete(self._client, request)
+        except TimeoutError as error:
+            raise CallTimeout(
+                f"the call took longer than {limit:g} s; raise timeout in the program's settings"
+            ) from error
+
+    def _sampling(self, node: ir.Gen, slot: Slot) -> Sampling:
+        settings = self._settings
+        seed = settings.seed if node.seed is None else node.seed
+        return Sampling(
+            stop=node.stop,
+            ignore_eos=node.ignore_eos,
+            logprobs=node.logprobs,
+            seed=None if seed is None else derive_seed(seed, slot.path, slot.index),
+            max_tokens=_first(node.max_tokens, settings.max_tokens, _DEFAULT.max_tokens),
+            temperature=_first(node.temperature, settings.temperature, _DEFAULT.temperature),
+            top_p=_first(node.top_p, settings.top_p, _DEFAULT.top_p),
+        )
+
+    def _warn_cut(self, node: ir.Gen, limit: int) -> None:
+        if self._settings.max_tokens is not None or node.where in self._warned:
+            return
+        self._warned.add(node.where)
+        file, _, line = node.where.rpartition(":")
+        warnings.warn_explicit(
+            f"[{node.where}] {_call_name(node)} was cut off at the default of {limit} tokens; "
+            "give max_tokens to choose the length",
+            CutWarning,
+            file or "program",
+            int(line or 0),
+        )
+
+
+_DEFAULT = Sampling()
+
+_AT_ONCE: dict[type[ir.Node], Callable[..., None]] = {
+    ir.Text: Run._text,
+    ir.RoleStart: Run._role_start,
+    ir.RoleEnd: Run._role_end,
+    ir.Ref: Run._ref,
+    ir.Fork: Run._nothing,
+    ir.Join: Run._nothing,
+}
+
+
+def _first(*values: Any) -> Any:
+    return next(value for value in values if value is not None)
+
+
+def _call_name(node: ir.Node) -> str:
+    return getattr(node, "name", None) or type(node).__name__.lower()
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, BranchworkError):
+        return f"the call failed: {error}"
+    return f"the call failed: {type(error).__name__}: {error}"

@@ -1,0 +1,38 @@
+"""What a program may say about all its calls at once. Frozen; made by `program`, read by `run`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .dsl import checked_numbers
+from .errors import InvalidRequest
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Defaults for the `gen` calls of a run; None leaves the library's own default.
+
+    `seed` makes a run repeatable; each call draws by its own seed derived from it. `namespace`
+    separates caches. `timeout` is the longest a single call may take, in seconds, waiting in the
+    engine's queue included.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    namespace: str = ""
+    timeout: float = 3600.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no call could honour."""
+        numbers: dict[str, object] = {
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "seed": self.seed,
+        }
+        checked_numbers(numbers, "program settings")
+        if not self.timeout > 0:
+            raise InvalidRequest(
+                f"program settings: timeout must be above 0 seconds, found {self.timeout!r}"
+            )

@@ -9,11 +9,9 @@ the dumbest way (every path spelled out), and a match must equal the longest com
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import hypothesis.strategies as st
-from branchwork.radix.cache import Lease, LeaseError, OutOfPages, PrefixCache
-from branchwork.radix.key import pack, unpack
 from hypothesis import settings
 from hypothesis.stateful import (
     Bundle,
@@ -27,11 +25,14 @@ from hypothesis.stateful import (
 )
 from radix_walks import resident, spell
 
+from branchwork.radix.cache import Lease, LeaseError, OutOfPages, PrefixCache
+from branchwork.radix.key import pack, unpack
+
 NAMESPACES = ("", "salt")
 Prefix = tuple[str, tuple[int, ...]]
 
 # Few ids, so that sequences share beginnings; long runs, so that they cross several pages.
-runs = st.lists(st.integers(0, 2), min_size=1, max_size=12)
+runs = st.lists(st.integers(0, 1), min_size=1, max_size=12)
 repeats = st.integers(1, 12)
 
 
@@ -45,7 +46,6 @@ class Live:
     computed: int
     committed: int
     copied: bool
-    promised: list[Prefix] = field(default_factory=list)
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -54,13 +54,10 @@ class CacheMachine(RuleBasedStateMachine):
     lives = Bundle("lives")
     prompts = Bundle("prompts")
 
-    @initialize(
-        page_size=st.sampled_from([1, 4, 16]),
-        n_pages=st.integers(3, 12),
-    )
-    def start(self, page_size: int, n_pages: int) -> None:
+    @initialize(page_size=st.sampled_from([1, 4, 16]), capacity=st.integers(48, 300))
+    def start(self, page_size: int, capacity: int) -> None:
         self.page_size = page_size
-        self.n_pages = n_pages * (16 // page_size if page_size < 16 else 1) // 2 + 2
+        self.n_pages = capacity // page_size
         self.cache = PrefixCache(self.n_pages, page_size)
         self.kv: list[list[Prefix | None]] = [[None] * page_size for _ in range(self.n_pages)]
         self.live: list[Live] = []
@@ -94,7 +91,9 @@ class CacheMachine(RuleBasedStateMachine):
         most = len(prompt) - 1 if limit is None else min(limit, len(prompt) - 1)
         known = self._longest_match(namespace, prompt[: max(0, most)])
         version = cache.version
+        before = (cache.stats(), spell(cache))
         assert cache.peek(pack(prompt), namespace, limit) == known
+        assert (cache.stats(), spell(cache), cache.version) == (*before, version)
         lease = cache.acquire(pack(prompt), namespace, limit)
         rows = known % size
         if lease.cached != known:  # the copy was forgone, which must have had its reason
@@ -102,8 +101,8 @@ class CacheMachine(RuleBasedStateMachine):
             assert lease.copy is None
             wanted = -(-(len(prompt) + 1) // size) - known // size
             assert wanted > cache.available - 1
-        if lease.copy is None and lease.cached % size == 0 and lease.cached == known:
-            assert cache.version == version, "a match alone changes no match"
+        if cache.stats().evicted_pages == before[0].evicted_pages:
+            assert (spell(cache), cache.version) == (before[1], version)
         live = Live(lease, namespace, list(prompt), lease.cached, 0, lease.copy is None)
         for p in range(lease.cached):
             page, row = lease.pages[p // size], p % size
@@ -115,6 +114,11 @@ class CacheMachine(RuleBasedStateMachine):
         self.live.append(live)
         return live
 
+    @rule(target=lives, live=lives)
+    def acquire_a_twin(self, live: Live) -> object:
+        """The same tokens again, while the first is at work on them."""
+        return self.acquire(tuple(live.tokens) or (0,), live.namespace, None)
+
     @rule(live=lives)
     def run_copy(self, live: Live) -> None:
         """The runner copies; before this, the source must not have been touched."""
@@ -125,21 +129,34 @@ class CacheMachine(RuleBasedStateMachine):
         assert live.lease.copy is None
         live.copied = True
 
-    @rule(live=lives, run=runs, times=repeats)
-    def compute(self, live: Live, run: list[int], times: int) -> None:
-        """Grow, then write KV for the rest of the prompt, or for drawn tokens behind it."""
+    @rule(live=lives, run=runs, chunk=st.integers(1, 40), greedy=st.booleans())
+    def compute(self, live: Live, run: list[int], chunk: int, greedy: bool) -> None:
+        """Grow, then write KV for the rest of the prompt, or for drawn tokens behind it.
+
+        Unless `greedy`, a sequence asks for no more than there is.
+        """
         if not live.copied:
             self.run_copy(live)
-        wanted = max(len(live.tokens), live.computed + 1)
         if len(live.tokens) == live.computed:
-            live.tokens += run * times
-            wanted = len(live.tokens)
+            live.tokens += run
+        wanted, lease = min(live.computed + chunk, len(live.tokens)), live.lease
+        if not greedy:
+            room = (len(lease.pages) + self.cache.available) * self.page_size
+            wanted = max(live.computed, min(wanted, room))
         if not self._grow(live, wanted):
             return
         for p in range(live.computed, wanted):
-            page, row = live.lease.pages[p // self.page_size], p % self.page_size
+            page, row = lease.pages[p // self.page_size], p % self.page_size
             self.kv[page][row] = (live.namespace, tuple(live.tokens[: p + 1]))
         live.computed = wanted
+
+    @rule(prompt=prompts, namespace=st.sampled_from(NAMESPACES))
+    def serve(self, prompt: tuple[int, ...], namespace: str) -> None:
+        """A whole life in one rule, so that there is something in the tree."""
+        live = self.acquire(prompt, namespace, None)
+        self.compute(live, [0], 80, False)
+        self.commit(live, 0)
+        self.release(live)
 
     def _grow(self, live: Live, wanted: int) -> bool:
         cache, lease = self.cache, live.lease
@@ -157,7 +174,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert lease.pages[: len(pages)] == pages
         return True
 
-    @rule(live=lives, back=st.integers(0, 20))
+    @rule(live=lives, back=st.just(0) | st.integers(0, 20))
     def commit(self, live: Live, back: int) -> None:
         """Commit all or most of what has KV."""
         end = max(live.lease.cached, live.committed, live.computed - back)
@@ -169,6 +186,14 @@ class CacheMachine(RuleBasedStateMachine):
         live.committed = end
         assert self.cache.stats().evicted_pages == evicted, "a commit takes no pages"
         assert self._longest_match(live.namespace, key) == end, "what is committed can be matched"
+
+    @rule(live=lives, run=runs, chunks=st.lists(st.integers(1, 9), min_size=1, max_size=5))
+    def steps(self, live: Live, run: list[int], chunks: list[int]) -> None:
+        """As a scheduler does: compute a little, commit it, again."""
+        for chunk in chunks:
+            self.compute(live, run, chunk, False)
+            self.commit(live, 0)
+            self.cache.audit()
 
     @rule(live=consumes(lives))
     def release(self, live: Live) -> None:
@@ -182,6 +207,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     # --- everything else -----------------------------------------------------------------------
 
+    @precondition(lambda self: len(self.before) > 50)
     @rule(namespace=st.sampled_from([None, *NAMESPACES, "unknown"]))
     def flush(self, namespace: str | None) -> None:
         before = self.cache.stats()
@@ -193,18 +219,17 @@ class CacheMachine(RuleBasedStateMachine):
             assert after.evictable == 0
         self.lost_pages += freed
 
-    @rule(prompt=prompts, namespace=st.sampled_from(NAMESPACES))
-    def peek_changes_nothing(self, prompt: tuple[int, ...], namespace: str) -> None:
-        before = (self.cache.stats(), self.cache.version, spell(self.cache))
-        self.cache.peek(pack(prompt), namespace)
-        assert (self.cache.stats(), self.cache.version, spell(self.cache)) == before
-
-    @precondition(lambda self: not self.live)
-    @rule()
-    def everything_comes_back(self) -> None:
+    def teardown(self) -> None:
+        """When the last lease has gone, every page can be had again."""
+        if not hasattr(self, "cache"):
+            return
+        for live in self.live:
+            self.cache.release(live.lease)
         assert self.cache.available == self.n_pages
-        self.lost_pages += self.cache.flush()
-        assert self.cache.stats().free == self.n_pages
+        self.cache.flush()
+        self.cache.audit()
+        stats = self.cache.stats()
+        assert (stats.free, stats.nodes, stats.namespaces) == (self.n_pages, 0, 0)
 
     @invariant()
     def all_is_accounted_for(self) -> None:

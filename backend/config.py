@@ -33,6 +33,19 @@ class SchedulerConfig:
     defer_twins: bool = True
     max_trie_tokens: int = 4096
 
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing, or not everybody, would ever move."""
+        for name in ("page_size", "step_tokens", "max_running", "max_waiting", "max_overtakes"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"{name} must be 1 or more, found {getattr(self, name)}")
+        if self.chunk_tokens is not None and self.chunk_tokens < 1:
+            raise InvalidRequest(f"chunk_tokens must be 1 or more, found {self.chunk_tokens}")
+        if self.step_tokens < self.max_running:
+            raise InvalidRequest(
+                "step_tokens must be at least max_running, so that every running sequence can draw "
+                f"in every step; found {self.step_tokens} and {self.max_running}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:

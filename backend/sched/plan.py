@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy KV rows `[src_row, src_row + n)` of page `src` to `dst_row` on of page `dst`, all layers.
+    """Copy KV rows `[src_row, src_row + n)` of page `src` to page `dst` from row `dst_row` on.
 
-    All copies of a plan read before any of them writes, and run before the plan's rows.
+    For all layers. All copies of a plan read before any of them writes, and run before its rows.
     """
 
     src: int
@@ -39,15 +39,15 @@ class Draw:
 class Row:
     """One sequence's share of a step.
 
-    `tokens` go through the model; the first stands at position `start`, everything before it has KV
-    in `pages` (position p lives in `pages[p // page_size]`, row `p % page_size`; `pages` covers
+    `tokens` go through the model; the first stands at position `start`, everything before it has
+    KV in `pages` (position p lives in `pages[p // page_size]`, row `p % page_size`; `pages` covers
     `start + len(tokens)` slots and must not be changed or kept by the runner).
-    `parents` is None for a plain run. Otherwise `parents[i]` < i is the row index of token i's parent,
-    -1 where it follows position `start - 1`: a token attends to all positions before `start`, its
-    ancestors and itself; its rotary position is `start` + its depth; its KV still goes to slot
-    `start + i`.
-    `scores`: pairs (row index, token id) whose log-probability p(token id | up to that row) is wanted.
-    `draw`: draw a token from the last position's distribution.
+    `parents` is None for a plain run. Otherwise `parents[i]` < i is the row index of token i's
+    parent, -1 where it follows position `start - 1`: a token attends to all positions before
+    `start`, its ancestors and itself; its rotary position is `start` + its depth; its KV still
+    goes to slot `start + i`.
+    `scores`: pairs (row index, token id) whose log-probability p(token id | up to that row) is
+    wanted. `draw`: draw a token from the last position's distribution.
     """
 
     tokens: Sequence[int]

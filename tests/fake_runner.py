@@ -1,0 +1,124 @@
+"""A runner without a model, whose every mistake in page handling becomes a wrong token.
+
+KV is simulated: each (page, row) slot holds a digest of the whole token prefix that ends there. A
+row is computed by reading the digests before its start and chaining on; copies move digests. The
+next token is a pure function of the digest, so a sequence's tokens come out right only if every
+page, copy, match and eviction was right. `expected` runs the same function without any cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+from branchwork.backend.sched.plan import Draw, Row, RowResult, StepPlan, StepResult
+
+Digest = bytes
+START = b"start"
+
+
+def chain(digest: Digest, token: int) -> Digest:
+    return hashlib.blake2b(digest + token.to_bytes(4, "little"), digest_size=8).digest()
+
+
+def chain_all(ids: Sequence[int], digest: Digest = START) -> Digest:
+    for token in ids:
+        digest = chain(digest, token)
+    return digest
+
+
+def next_token(digest: Digest, vocab: int, draw_key: tuple[float, int, int] = (0.0, 0, 0)) -> int:
+    """Greedy: a function of the prefix. With temperature also of seed and position."""
+    temperature, seed, position = draw_key
+    salt = f"{seed}:{position}".encode() if temperature > 0 else b""
+    value = hashlib.blake2b(digest + salt, digest_size=8).digest()
+    return int.from_bytes(value, "little") % vocab
+
+
+def token_logprob(digest: Digest, token: int) -> float:
+    value = hashlib.blake2b(chain(digest, token), digest_size=8).digest()
+    return -math.log1p(int.from_bytes(value, "little") % 10_000)
+
+
+def expected(
+    prompt: Sequence[int], n: int, vocab: int, sampling: tuple[float, int] = (0.0, 0)
+) -> list[int]:
+    """The `n` tokens that follow `prompt`, straight from the definition."""
+    temperature, seed = sampling
+    ids, digest = list(prompt), chain_all(prompt)
+    for _ in range(n):
+        token = next_token(digest, vocab, (temperature, seed, len(ids)))
+        ids.append(token)
+        digest = chain(digest, token)
+    return ids[len(prompt) :]
+
+
+class FakeRunner:
+    """See the module docstring. `fail_steps`: numbers of steps that raise instead of computing."""
+
+    def __init__(self, n_pages: int, page_size: int, vocab: int = 50) -> None:
+        self.page_size = page_size
+        self.vocab = vocab
+        # (digest of the prefix before this token, digest of the prefix that ends with it)
+        self.slots: list[list[tuple[Digest, Digest] | None]]
+        self.slots = [[None] * page_size for _ in range(n_pages)]
+        self.steps = 0
+        self.fail_steps: set[int] = set()
+        self.closed = False
+        self.plans: list[StepPlan] = []
+
+    def forward(self, plan: StepPlan) -> object:
+        self.plans.append(plan)
+        self.steps += 1
+        if self.steps - 1 in self.fail_steps:
+            raise RuntimeError("injected failure")
+        read = [self.slots[c.src][c.src_row : c.src_row + c.n] for c in plan.copies]
+        for copy, digests in zip(plan.copies, read, strict=True):
+            assert all(d is not None for d in digests), "a copy read slots that were never written"
+            self.slots[copy.dst][copy.dst_row : copy.dst_row + copy.n] = digests
+        # Rows of one step must not see each other's writes: read all starts first.
+        starts = [self._digest_before(row) for row in plan.rows]
+        return [self._run(row, start) for row, start in zip(plan.rows, starts, strict=True)]
+
+    def sample(self, pending: object) -> StepResult:
+        assert isinstance(pending, list)
+        return StepResult(rows=tuple(pending))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _slot(self, row: Row, position: int) -> tuple[int, int]:
+        return row.pages[position // self.page_size], position % self.page_size
+
+    def _digest_before(self, row: Row) -> Digest:
+        """Digest of everything before the row; every slot on the way must follow from the last."""
+        digest = START
+        for position in range(row.start):
+            page, offset = self._slot(row, position)
+            slot = self.slots[page][offset]
+            assert slot is not None, f"position {position} was never written"
+            assert slot[0] == digest, f"position {position} holds another sequence's KV"
+            digest = slot[1]
+        return digest
+
+    def _run(self, row: Row, start: Digest) -> RowResult:
+        digests: list[Digest] = []
+        for i, token in enumerate(row.tokens):
+            parent = i - 1 if row.parents is None else row.parents[i]
+            before = digests[parent] if parent >= 0 else start
+            digests.append(chain(before, token))
+            page, offset = self._slot(row, row.start + i)
+            self.slots[page][offset] = (before, digests[-1])
+        scores = tuple(token_logprob(digests[i], token) for i, token in row.scores)
+        if row.draw is None:
+            return RowResult(scores=scores)
+        return RowResult(
+            token=self._draw(row.draw, digests[-1]), logprob=self._logprob(row.draw), scores=scores
+        )
+
+    def _draw(self, draw: Draw, digest: Digest) -> int:
+        return next_token(digest, self.vocab, (draw.temperature, draw.seed, draw.position))
+
+    def _logprob(self, draw: Draw) -> float | None:
+        return -1.0 if draw.logprob else None

@@ -1,0 +1,117 @@
+"""What comes back from the engine, as text: deltas while it runs, one finish at the end.
+
+Knows no ports and no templates. Called by the front end, one object a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...lang.choose import pick, scores
+from ...lang.request import Delta, Finish, Request, Text, Tokens, Usage
+from ..port import End, Update
+from .detok import Detok
+from .select import Choices
+from .stops import Hit, StopBuffer
+from .tokenizer import Tokenizer
+
+
+class Drawn:
+    """The drawn tokens of one call and their text."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Tokens, request: Request) -> None:
+        sampling = request.sampling
+        self._end_ids = () if sampling.ignore_eos else tokenizer.end_ids
+        self._prompt, self._request = prompt, request
+        self._detok = Detok(tokenizer, prompt.ids)
+        self._buffer = StopBuffer(sampling.stop)
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._text = ""  # all text, what is held back included
+        self._borders = [0]  # length of the text after n tokens; -1 within a character
+        self._ended = False
+        self.hit: Hit | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens were drawn so far."""
+        return len(self._ids)
+
+    @property
+    def over(self) -> bool:
+        """The value is complete, whatever the engine says."""
+        return self.hit is not None or self._ended
+
+    def push(self, update: Update) -> Delta:
+        """Take newly drawn tokens; the text that can be shown. What follows the end is ignored."""
+        first, shown = len(self._ids), ""
+        for i, token_id in enumerate(update.tokens):
+            if self.over:
+                break
+            self._ids.append(token_id)
+            self._logprobs.extend(update.logprobs[i : i + 1])
+            if token_id in self._end_ids:
+                self._ended = True
+                break
+            text = self._detok.push(token_id)
+            self._text += text
+            self._borders.append(len(self._text) if self._detok.clean else -1)
+            safe, self.hit = self._buffer.push(text) if text else ("", None)
+            shown += safe
+        return Delta(text=shown, ids=tuple(self._ids[first:]))
+
+    def finish(self, end: End, usage: Usage) -> Delta:
+        """The last delta."""
+        if self.hit is None:
+            rest = self._detok.flush()
+            self._text += rest
+            shown = self._buffer.flush() + rest
+            n_kept, n_text = len(self._ids) - self._ended, len(self._text)
+            text, tail = self._text, ""
+        else:
+            shown, position = "", self.hit.position
+            n_kept = max(n for n, at in enumerate(self._borders) if 0 <= at <= position)
+            n_text = self._borders[n_kept]
+            text, tail = self._text[:position], self._text[n_text:position]
+        kept = Tokens(tuple(self._ids[:n_kept]), (Text(self._text[:n_text]),))
+        wants = self._request.sampling.logprobs
+        finish = Finish(
+            reason="stop" if self.over else end.reason,
+            text=text,
+            prompt=self._prompt,
+            kept=kept,
+            tail=tail,
+            stop=None if self.hit is None else self.hit.stop,
+            token_ids=tuple(self._ids),
+            logprobs=tuple(self._logprobs) if wants else None,
+            prompt_logprobs=prompt_logprobs(self._request, end),
+            usage=usage,
+        )
+        return Delta(text=shown, finish=finish)
+
+
+def chosen(choices: Choices, prompt: Tokens, request: Request, end: End, usage: Usage) -> Delta:
+    """The one delta of a call with choices."""
+    paths = [[end.node_logprobs[node] for node in path] for path in choices.trie.paths]
+    winner = pick(request.method, paths) if end.winner is None else end.winner
+    text = request.choices[winner]
+    ids = choices.kept_ids(winner)
+    finish = Finish(
+        reason="stop",
+        text=text,
+        prompt=prompt,
+        kept=Tokens(ids, (Text(text),)),
+        prompt_logprobs=prompt_logprobs(request, end),
+        winner=winner,
+        scores=scores(request.choices, paths),
+        usage=usage,
+    )
+    return Delta(text=text, ids=ids, finish=finish)
+
+
+def prompt_logprobs(request: Request, end: End) -> tuple[float | None, ...] | None:
+    """One entry a prompt token from `logprobs_from` on; the first token of all has none."""
+    if request.logprobs_from is None:
+        return None
+    first: Sequence[float | None] = (None,) if request.logprobs_from == 0 else ()
+    return (*first, *end.prompt_logprobs)

@@ -1,0 +1,111 @@
+"""Token ids to text, one token at a time, never showing half a character.
+
+Decodes a short window again for each token and hands out what is new in it. The ids before the
+text (a prompt's end) prime the window: a tokenizer may drop a space at the start of a text but not
+inside one, and a prompt may end within a character that the first drawn token completes. Knows no
+stop strings and no requests. Called by the front end and, in the engine, by stop watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .tokenizer import Tokenizer
+
+BROKEN = "\N{REPLACEMENT CHARACTER}"
+HELD = 3  # an unfinished UTF-8 character has at most three bytes, each at most one BROKEN
+CONTEXT = 6
+MAX_CONTEXT = 16
+MAX_WINDOW = 32
+
+
+class Detok:
+    """One sequence's text so far. Joined returns of `push` and `flush` are the text of its ids."""
+
+    __slots__ = ("_before", "_sent", "_text", "_tokenizer", "_window")
+
+    def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
+        """`context`: ids in front of the first one, all or the last few."""
+        self._tokenizer = tokenizer
+        self._window = _context(tokenizer, context)
+        self._text = tokenizer.decode(self._window, skip_special=False)
+        self._sent = len(self._text) - _n_broken(self._text)
+        # The context's own text, while it may still turn out to end in a broken character.
+        self._before = self._text if self._sent < len(self._text) else ""
+
+    @property
+    def clean(self) -> bool:
+        """All text of the ids pushed so far has been returned: here is a border of characters."""
+        return self._sent == len(self._text)
+
+    def push(self, token_id: int) -> str:
+        """Text that has become certain with `token_id`, possibly none."""
+        if token_id in self._tokenizer.special_ids:
+            return ""
+        earlier, clean = self._text, self.clean
+        if clean and len(self._window) > CONTEXT:
+            self._slide()
+            earlier = self._text
+        self._window.append(token_id)
+        self._text = self._tokenizer.decode(self._window, skip_special=False)
+        if not self._text.startswith(earlier[: self._sent]):
+            # A decoder that takes back what it wrote (byte runs that turn out broken): what was
+            # returned stands, and this token starts a window of its own.
+            self._window, self._sent = [token_id], 0
+            self._text = self._tokenizer.decode(self._window, skip_special=False)
+        text = self._take(len(self._text) - _n_broken(self._text))
+        if len(self._window) > MAX_WINDOW:
+            self._shorten()
+        return text
+
+    def flush(self) -> str:
+        """The rest, broken characters included. Nothing may be pushed afterwards."""
+        return self._take(len(self._text))
+
+    def _take(self, end: int) -> str:
+        if self._before and end > self._sent:
+            if self._text.startswith(self._before):
+                self._sent = min(len(self._before), end)
+            self._before = ""
+        start, self._sent = self._sent, max(self._sent, end)
+        return self._text[start:end]
+
+    def _slide(self) -> None:
+        """Keep the last ids only, as context."""
+        self._window = _context(self._tokenizer, self._window)
+        self._text = self._tokenizer.decode(self._window, skip_special=False)
+        self._sent = len(self._text)
+
+    def _shorten(self) -> None:
+        """Bound the work on endless broken bytes: cut where both parts decode as they do joined."""
+        for n in range(len(self._window) - CONTEXT, len(self._window)):
+            head, tail = (
+                self._tokenizer.decode(part, skip_special=False)
+                for part in (self._window[:n], self._window[n:])
+            )
+            if head + tail == self._text and len(head) <= self._sent:
+                self._window, self._text = self._window[n:], tail
+                self._sent -= len(head)
+                return
+
+
+def decode_after(tokenizer: Tokenizer, ids: Sequence[int], context: Sequence[int] = ()) -> str:
+    """The text of `ids` where they follow `context`: what a `Detok` returns for them in all."""
+    detok = Detok(tokenizer, context)
+    return "".join(map(detok.push, ids)) + detok.flush()
+
+
+def _context(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """The last few ids, more if those start within a character; control tokens have no text."""
+    tail = [i for i in ids[-4 * MAX_CONTEXT :] if i not in tokenizer.special_ids]
+    n = CONTEXT // 2
+    while n < min(len(tail), MAX_CONTEXT) and tokenizer.decode(
+        tail[-n:], skip_special=False
+    ).startswith(BROKEN):
+        n += 1
+    return tail[-n:]
+
+
+def _n_broken(text: str) -> int:
+    """Length of the run of BROKEN at the end that later bytes may still change."""
+    return min(len(text) - len(text.rstrip(BROKEN)), HELD)

@@ -126,6 +126,7 @@ class PrefixCache:
         if len(source.pages) > 1 and not source.locks:
             source = self._tree.split(source, 1)  # what follows that page stays evictable
         self._tree.lock(source)
+        source.hits += 1
         own = self._take(1)
         lease.pages += own
         lease.source, lease.copy = source, PageCopy(source.pages[0], own[0], rows)

@@ -6,7 +6,7 @@ Shares no code with the tree's own search, so that the two can be compared.
 from __future__ import annotations
 
 from branchwork.radix.cache import PrefixCache
-from branchwork.radix.key import unpack
+from branchwork.radix.key import pack, unpack
 from branchwork.radix.node import Node
 
 Spelled = tuple[str, tuple[int, ...], tuple[int, ...]]
@@ -39,3 +39,13 @@ def nodes(cache: PrefixCache) -> list[Node]:
     for node in found:
         found += node.children.values()
     return [node for node in found if node.parent is not None]
+
+
+def serve(cache: PrefixCache, ids: list[int], namespace: str = "") -> int:
+    """One whole life of a sequence: acquire, grow, commit, release. Returns the tokens cached."""
+    key = pack(ids)
+    lease = cache.acquire(key, namespace)
+    cache.grow(lease, len(ids))
+    cache.commit(lease, key)
+    cache.release(lease)
+    return lease.cached

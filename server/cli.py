@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from ..backend.config import EngineConfig
 from ..lang.errors import BranchworkError, RequestError, UnknownModel
 
 app = typer.Typer(
@@ -65,9 +66,8 @@ def demo(
 
     def work() -> None:
         from .commands.demo import demo as command
-        from .commands.run import Machine
 
-        command(ticket, Machine(model, dtype, kv_tokens), as_json)
+        command(ticket, EngineConfig(model, dtype, kv_tokens), as_json)
 
     _guarded(work, as_json)
 
@@ -87,10 +87,9 @@ def run(
     """Run a program of a Python file and print its text; what it cost goes to standard error."""
 
     def work() -> None:
-        from .commands.run import Machine
         from .commands.run import run as command
 
-        command(target, arg or [], Machine(model, dtype, kv_tokens), as_json)
+        command(target, arg or [], EngineConfig(model, dtype, kv_tokens), as_json)
 
     _guarded(work, as_json)
 

@@ -15,10 +15,9 @@ import gc
 import json
 import platform
 import random
-import statistics
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from statistics import median
 from time import perf_counter_ns
 
 from rich.console import Console
@@ -68,13 +67,6 @@ class Workload:
         return self._ids(WARM_TOKENS)
 
 
-def timed(act: Callable[[], object]) -> int:
-    """Nanoseconds of one call."""
-    start = perf_counter_ns()
-    act()
-    return perf_counter_ns() - start
-
-
 def serve(cache: PrefixCache, key: bytes) -> None:
     """A whole life of a sequence, off the clock."""
     lease = cache.acquire(key)
@@ -89,17 +81,23 @@ def fill(cache: PrefixCache, workload: Workload, tokens: int) -> None:
         serve(cache, workload.prompt())
 
 
-def measure(cache: PrefixCache, workload: Workload, warm: bytes) -> Line:
-    """One line of the table. Leaves the tree at about the size it had."""
-    stats = cache.stats()
-    serve(cache, warm)
-    peek = [timed(lambda: cache.peek(warm)) for _ in range(SAMPLES)]
-    acquire, match, insert, release, evict = [], [], [], [], []
+def measure_warm(cache: PrefixCache, warm: bytes) -> tuple[float, float]:
+    """Median nanoseconds of a peek and an acquire of a prompt that is in the tree."""
+    peek, acquire = [], []
     for _ in range(SAMPLES):
+        start = perf_counter_ns()
+        cache.peek(warm)
+        peek.append(perf_counter_ns() - start)
         start = perf_counter_ns()
         lease = cache.acquire(warm)
         acquire.append(perf_counter_ns() - start)
         cache.release(lease)
+    return median(peek), median(acquire)
+
+
+def measure_lives(cache: PrefixCache, workload: Workload) -> tuple[float, float, float]:
+    """Median ns a cached token of acquire, a new token of commit, a release, over the workload."""
+    match, insert, release = [], [], []
     for _ in range(SAMPLES):
         key = workload.prompt()
         start = perf_counter_ns()
@@ -107,25 +105,45 @@ def measure(cache: PrefixCache, workload: Workload, warm: bytes) -> Line:
         match.append((perf_counter_ns() - start) / max(1, lease.cached))
         cache.grow(lease, n_tokens(key))
         new = n_tokens(key) - lease.cached
-        insert.append(timed(lambda held=lease, k=key: cache.commit(held, k)) / new)
-        release.append(timed(lambda held=lease: cache.release(held)))
+        start = perf_counter_ns()
+        cache.commit(lease, key)
+        insert.append((perf_counter_ns() - start) / new)
+        start = perf_counter_ns()
+        cache.release(lease)
+        release.append(perf_counter_ns() - start)
+    return median(match), median(insert), median(release)
+
+
+def measure_eviction(cache: PrefixCache, workload: Workload) -> float:
+    """Median ns a token of a grow that takes every page from a leaf."""
+    evict = []
     hog = cache.acquire(workload.long())
     cache.grow(hog, cache.stats().free * cache.page_size)
     held = len(hog.pages) * cache.page_size
     for _ in range(SAMPLES // 10):
         held += EVICTED_TOKENS
-        evict.append(timed(lambda n=held: cache.grow(hog, n)) / EVICTED_TOKENS)
+        start = perf_counter_ns()
+        cache.grow(hog, held)
+        evict.append((perf_counter_ns() - start) / EVICTED_TOKENS)
     cache.release(hog)
-    us, median = 1000.0, statistics.median
+    return median(evict)
+
+
+def measure(cache: PrefixCache, workload: Workload, warm: bytes) -> Line:
+    """One line of the table. Leaves the tree at about the size it had."""
+    stats = cache.stats()
+    serve(cache, warm)
+    peek, acquire = measure_warm(cache, warm)
+    match, insert, release = measure_lives(cache, workload)
     return Line(
         tree_tokens=stats.cached * cache.page_size,
         nodes=stats.nodes,
-        peek_8k_us=median(peek) / us,
-        acquire_8k_us=median(acquire) / us,
-        match_ns=median(match),
-        insert_ns=median(insert),
-        evict_ns=median(evict),
-        release_us=median(release) / us,
+        peek_8k_us=peek / 1000,
+        acquire_8k_us=acquire / 1000,
+        match_ns=match,
+        insert_ns=insert,
+        evict_ns=measure_eviction(cache, workload),
+        release_us=release / 1000,
     )
 
 

@@ -72,7 +72,9 @@ class PrefixCache:
 
     # --- leasing -------------------------------------------------------------------------------
 
-    def acquire(self, tokens: bytes, namespace: str = "", limit: int | None = None) -> Lease:
+    def acquire(
+        self, tokens: bytes, namespace: str = "", limit: int | None = None, room: int = 0
+    ) -> Lease:
         """Lease the longest cached prefix of `tokens` (packed), token-granular.
 
         At most `limit` tokens and at most all but one (one position must be computed). Locks what
@@ -80,8 +82,9 @@ class PrefixCache:
         match ends inside a page, one of two things holds: that page ends right there and nobody
         writes it, then the lease takes over its unused rows; or `lease.copy` asks for its rows in
         a page of the lease's own, and the source stays locked until `copied`. The copy is forgone
-        (whole pages only) where with the source locked too few pages would be left to hold all of
-        `tokens` and one more. Never raises for want of pages.
+        (whole pages only) where with the source locked too few pages would be left to hold `room`
+        positions, or all of `tokens` and one more: else a sequence that fits only an otherwise
+        empty pool could never start. Never raises for want of pages.
         """
         tree = self._tree
         tree.clock += 1
@@ -97,7 +100,7 @@ class PrefixCache:
         lease.shared = len(lease.pages)
         if found.rows and lease.in_tree < found.n:
             assert found.child is not None, "rows are a child's"
-            self._copy_tail(lease, found.child, found.rows, n)
+            self._copy_tail(lease, found.child, found.rows, max(room, n + 1))
         lease.cached = lease.in_tree + (lease.copy.n if lease.copy else 0)
         lease.key = tokens[: lease.cached * TOKEN_BYTES]
         self._leases[lease.id] = lease
@@ -118,9 +121,9 @@ class PrefixCache:
         self._tree.lock(node)
         lease.node, lease.in_tree = node, whole
 
-    def _copy_tail(self, lease: Lease, source: Node, rows: int, n: int) -> None:
-        """Arrange the copy of `rows` rows of the first page of `source`, if `n` + 1 tokens fit."""
-        wanted = self._pages_for(n + 1) - lease.shared
+    def _copy_tail(self, lease: Lease, source: Node, rows: int, room: int) -> None:
+        """Arrange the copy of `rows` rows of the first page of `source`, if `room` remains."""
+        wanted = self._pages_for(room) - lease.shared
         if wanted > self.available - (0 if source.locks else 1):
             return
         if len(source.pages) > 1 and not source.locks:

@@ -432,6 +432,21 @@ def test_a_copy_that_would_leave_no_room_for_the_prompt_is_forgone() -> None:
     cache.audit()
 
 
+def test_room_says_what_else_must_fit_before_a_copy_is_worth_its_source() -> None:
+    cache = PrefixCache(5, 4)
+    serve(cache, run(8))
+    prompt = [*run(6), 50]
+    lease = cache.acquire(pack(prompt), room=20)
+    assert (lease.cached, lease.copy) == (4, None)
+    cache.grow(lease, 20)
+    cache.release(lease)
+    serve(cache, run(8))
+    lease = cache.acquire(pack(prompt), room=16)
+    assert lease.cached == 6
+    cache.grow(lease, 16)
+    cache.audit()
+
+
 def test_release_before_the_copy_has_run_lets_go_of_its_source() -> None:
     cache = PrefixCache(6, 4)
     serve(cache, run(8))

@@ -85,8 +85,11 @@ class CacheMachine(RuleBasedStateMachine):
         prompt=prompts,
         namespace=st.sampled_from(NAMESPACES),
         limit=st.none() | st.integers(-1, 70),
+        room=st.just(0) | st.integers(0, 200),
     )
-    def acquire(self, prompt: tuple[int, ...], namespace: str, limit: int | None) -> object:
+    def acquire(
+        self, prompt: tuple[int, ...], namespace: str, limit: int | None, room: int = 0
+    ) -> object:
         cache, size = self.cache, self.page_size
         most = len(prompt) - 1 if limit is None else min(limit, len(prompt) - 1)
         known = self._longest_match(namespace, prompt[: max(0, most)])
@@ -94,12 +97,12 @@ class CacheMachine(RuleBasedStateMachine):
         before = (cache.stats(), spell(cache))
         assert cache.peek(pack(prompt), namespace, limit) == known
         assert (cache.stats(), spell(cache), cache.version) == (*before, version)
-        lease = cache.acquire(pack(prompt), namespace, limit)
+        lease = cache.acquire(pack(prompt), namespace, limit, room)
         rows = known % size
         if lease.cached != known:  # the copy was forgone, which must have had its reason
             assert lease.cached == known - rows
             assert lease.copy is None
-            wanted = -(-(len(prompt) + 1) // size) - known // size
+            wanted = -(-max(room, len(prompt) + 1) // size) - known // size
             assert wanted > cache.available - 1
         if cache.stats().evicted_pages == before[0].evicted_pages:
             assert (spell(cache), cache.version) == (before[1], version)

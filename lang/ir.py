@@ -1,7 +1,8 @@
 """The instructions of a program: frozen nodes that serialise.
 
 Made by `dsl` (expressions) and `run` (fork, join), executed by `run`, one method a node. Each knows
-the program line it stands on (`where`, "file.py:12"). Knows no client and no state.
+the program line it stands on (`where`, "file.py:12"). Knows no client and no state. gc=False:
+strings, numbers and tuples of them form no cycles, and a batch keeps many.
 """
 
 from __future__ import annotations
@@ -9,28 +10,28 @@ from __future__ import annotations
 import msgspec
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
+class Text(msgspec.Struct, frozen=True, gc=False, tag="text"):
     """Plain text joins the prompt."""
 
     text: str
     where: str = ""
 
 
-class RoleStart(msgspec.Struct, frozen=True, tag="role_start"):
+class RoleStart(msgspec.Struct, frozen=True, gc=False, tag="role_start"):
     """A message of `role` opens."""
 
     role: str
     where: str = ""
 
 
-class RoleEnd(msgspec.Struct, frozen=True, tag="role_end"):
+class RoleEnd(msgspec.Struct, frozen=True, gc=False, tag="role_end"):
     """The open message of `role` ends."""
 
     role: str
     where: str = ""
 
 
-class Gen(msgspec.Struct, frozen=True, kw_only=True, tag="gen"):
+class Gen(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="gen"):
     """The model continues the prompt. None means: as the program's defaults say."""
 
     name: str | None = None
@@ -44,7 +45,7 @@ class Gen(msgspec.Struct, frozen=True, kw_only=True, tag="gen"):
     where: str = ""
 
 
-class Select(msgspec.Struct, frozen=True, kw_only=True, tag="select"):
+class Select(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="select"):
     """The model picks the likeliest of `choices` by `method` (a name in `request.METHODS`)."""
 
     name: str | None = None
@@ -53,14 +54,14 @@ class Select(msgspec.Struct, frozen=True, kw_only=True, tag="select"):
     where: str = ""
 
 
-class Ref(msgspec.Struct, frozen=True, tag="ref"):
+class Ref(msgspec.Struct, frozen=True, gc=False, tag="ref"):
     """The text of an earlier call joins the prompt, without the program waiting for it."""
 
     name: str
     where: str = ""
 
 
-class Fork(msgspec.Struct, frozen=True, tag="fork"):
+class Fork(msgspec.Struct, frozen=True, gc=False, tag="fork"):
     """`n` branches start here; `scratch` marks a copy whose text nobody will gather."""
 
     n: int
@@ -68,7 +69,7 @@ class Fork(msgspec.Struct, frozen=True, tag="fork"):
     where: str = ""
 
 
-class Join(msgspec.Struct, frozen=True, tag="join"):
+class Join(msgspec.Struct, frozen=True, gc=False, tag="join"):
     """Lists of what the branches of an earlier fork found are bound to `names`."""
 
     names: tuple[str, ...]

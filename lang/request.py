@@ -8,6 +8,9 @@ Token-exact state: after a call, `Finish.prompt` is the whole prompt as one `Tok
 asker puts it in place of the segments it sent, then appends `Finish.kept` (the generated ids) and,
 where a stop string cut a token in two, a `Text` of `Finish.tail`. What was tokenised once is thus
 never tokenised again, and the next call's prompt extends this one's token for token.
+
+gc=False: these values hold only each other, never a cycle, and a batch keeps very many; walking them
+in every collection took as long as running the programs.
 """
 
 from __future__ import annotations
@@ -17,25 +20,25 @@ import msgspec
 from .sampling import Sampling
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
+class Text(msgspec.Struct, frozen=True, gc=False, tag="text"):
     """Plain text. What looks like a control token in it stays plain text."""
 
     text: str
 
 
-class RoleStart(msgspec.Struct, frozen=True, tag="role_start"):
+class RoleStart(msgspec.Struct, frozen=True, gc=False, tag="role_start"):
     """A message of `role` ("system", "user", "assistant", ...) opens here."""
 
     role: str
 
 
-class RoleEnd(msgspec.Struct, frozen=True, tag="role_end"):
+class RoleEnd(msgspec.Struct, frozen=True, gc=False, tag="role_end"):
     """The open message ends here."""
 
     role: str
 
 
-class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
+class Tokens(msgspec.Struct, frozen=True, gc=False, tag="tokens"):
     """Ids that are settled. `source` says what they were made from (generated: their text)."""
 
     ids: tuple[int, ...]
@@ -47,7 +50,7 @@ Segment = Text | RoleStart | RoleEnd | Tokens
 METHODS = ("total", "token_mean")
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One call.
 
     With `choices` the call scores them as continuations of the prompt and picks one by `method`;
@@ -65,7 +68,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a call cost, in tokens, and when its first token came.
 
     `cached_tokens` of the prompt came from the radix tree. `computed_tokens` went through the
@@ -83,7 +86,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class ChoiceScore(msgspec.Struct, frozen=True, kw_only=True):
+class ChoiceScore(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How one choice did: total and per-token mean log-probability, and the token logprobs."""
 
     text: str
@@ -93,7 +96,7 @@ class ChoiceScore(msgspec.Struct, frozen=True, kw_only=True):
     probability: float
 
 
-class Finish(msgspec.Struct, frozen=True, kw_only=True):
+class Finish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The last word on a call.
 
     `reason` is "stop" (end token, stop string `stop`, or a choice was made), or "length".
@@ -117,7 +120,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
 
 
-class Delta(msgspec.Struct, frozen=True, kw_only=True):
+class Delta(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A piece of the answer. Joined `text` equals the finish's text; `finish` ends the stream."""
 
     text: str = ""

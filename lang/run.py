@@ -22,6 +22,7 @@ from .errors import BranchworkError, CallTimeout, Cancelled, ProgramError
 from .sampling import Sampling
 from .settings import Settings
 from .slot import Slot
+from .watchdog import Watchdog
 
 ABORT_S = 30.0
 """How long a client may take to let go of cancelled calls."""
@@ -53,6 +54,7 @@ class Run:
         self._failed: list[Branch] = []
         self._told: set[ProgramError] = set()
         self._closed = False
+        self._watchdog = Watchdog(settings.timeout)
         self.root = Branch()
         self.root.started = True
         self.calls: list[Slot] = []
@@ -121,7 +123,9 @@ class Run:
         while self._tasks:
             # Each call has its own time limit, so this wait is bounded.
             await asyncio.wait(self._tasks)
-        self._closed = True
+        self._close()
+        for branch in subtree(self.root):
+            branch.segments.clear()  # nothing can follow, and prompts are long
         errors = self.untold()
         root = self.root.error
         if root is not None and not self.root.cancelled:
@@ -133,7 +137,7 @@ class Run:
 
     async def abort(self) -> None:
         """Cancel everything and wait until the client has let go of it."""
-        self._closed = True
+        self._close()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -142,6 +146,10 @@ class Run:
         error.__cause__ = Cancelled("the run ended")
         for branch in subtree(self.root):
             self._fail_all(branch, error)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._watchdog.close()
 
     def untold(self) -> list[ProgramError]:
         """Failures the program has not been told of, in the order their calls were appended."""
@@ -210,20 +218,27 @@ class Run:
     async def _pump(self, branch: Branch) -> None:
         """Execute the queue's head, a call, and go on until the queue is empty."""
         queue = branch.queue
+        task = asyncio.current_task()
+        assert task is not None
         while queue and branch.error is None:
             node, slot, _ = queue[0]
+            self._watchdog.begin(task)
             try:
                 await self._call(branch, node, slot)
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
+                if self._watchdog.was_late(task):
+                    self._fail(branch, node, _late(self._watchdog.limit))
+                elif task.cancelling():
                     raise
-                self._fail(branch, node, Cancelled("the client cancelled this call"))
+                else:
+                    self._fail(branch, node, Cancelled("the client cancelled this call"))
             except Exception as error:
                 self._fail(branch, node, error)
             else:
                 queue.popleft()
                 self._advance([branch])
+            finally:
+                self._watchdog.end(task)
         branch.task = None
 
     def _fail(self, branch: Branch, node: ir.Node, error: Exception) -> None:
@@ -278,7 +293,7 @@ class Run:
             sampling=self._sampling(node, slot),
             namespace=self._settings.namespace,
         )
-        finish = await self._ask(request)
+        finish = await complete(self._client, request)
         branch.adopt(finish)
         slot.settle(finish.text, finish.text, finish)
         if finish.reason == "length" and node.max_tokens is None:
@@ -291,19 +306,9 @@ class Run:
             method=node.method,
             namespace=self._settings.namespace,
         )
-        finish = await self._ask(request)
+        finish = await complete(self._client, request)
         branch.adopt(finish)
         slot.settle(finish.text, finish.text, finish)
-
-    async def _ask(self, request: wire.Request) -> wire.Finish:
-        limit = self._settings.timeout
-        try:
-            async with asyncio.timeout(limit):
-                return await complete(self._client, request)
-        except TimeoutError as error:
-            raise CallTimeout(
-                f"the call took longer than {limit:g} s; raise timeout in the program's settings"
-            ) from error
 
     def _sampling(self, node: ir.Gen, slot: Slot) -> Sampling:
         settings = self._settings
@@ -350,6 +355,10 @@ def _first(*values: Any) -> Any:
 
 def _call_name(node: ir.Node) -> str:
     return getattr(node, "name", None) or type(node).__name__.lower()
+
+
+def _late(limit: float) -> CallTimeout:
+    return CallTimeout(f"the call took longer than {limit:g} s; give the program a longer timeout")
 
 
 def _message(error: Exception) -> str:

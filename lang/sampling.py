@@ -14,7 +14,7 @@ from .errors import InvalidRequest
 DEFAULT_MAX_TOKENS = 256
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+class Sampling(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One call's drawing rules.
 
     `max_tokens` 0 prefills the prompt and draws nothing. `temperature` 0 is greedy. `seed` None

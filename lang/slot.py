@@ -16,7 +16,7 @@ from .errors import ProgramError
 from .request import ChoiceScore, Finish
 
 
-class Meta(msgspec.Struct, frozen=True, kw_only=True):
+class Meta(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a call cost and how it ended; the fields are those of `request.Usage` and `Finish`."""
 
     prompt_tokens: int
@@ -70,7 +70,7 @@ class Slot:
         self.scores: tuple[ChoiceScore, ...] = ()
         self.error: ProgramError | None = None
         self.done = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] | None = None
 
     def settle(self, value: Any, raw: str | None = None, finish: Finish | None = None) -> None:
         """Give the value and wake who waits. The prompt in `finish` is not kept."""
@@ -93,15 +93,15 @@ class Slot:
         if self.done:
             future.set_result(None)
         else:
-            self._waiters.append(future)
+            self._waiters = [*(self._waiters or ()), future]
         return future
 
     def _wake(self) -> None:
         self.done = True
-        for future in self._waiters:
+        for future in self._waiters or ():
             if not future.done():
                 future.set_result(None)
-        self._waiters.clear()
+        self._waiters = None
 
 
 def _meta(finish: Finish) -> Meta:

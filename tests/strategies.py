@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import naive
 from drive import job, trie
 from hypothesis import strategies as st
 
@@ -89,3 +90,80 @@ def schedules(draw: st.DrawFn, failures: bool = True, cancels: bool = True) -> S
     n_pages = draw(st.integers(least, 3 * least + 4))  # small: eviction and retraction all the time
     fail_steps = draw(st.frozensets(st.integers(0, 30), max_size=2)) if failures else frozenset()
     return Schedule(config, n_pages, cases, fail_steps)
+
+
+# -- programs: text, calls, roles, forks, joins, copies, cancels and failing calls ---------------
+
+
+LEADS = ("q:", "Why? ", "a b ", "\n")
+
+
+@st.composite
+def asks(draw: st.DrawFn, errors: bool) -> naive.Ask:
+    lead = draw(st.sampled_from(LEADS))
+    return naive.Ask(
+        lead=lead + naive.FAIL if errors and draw(st.integers(0, 5)) == 5 else lead,
+        name=draw(st.sampled_from("abc")),
+        max_tokens=draw(st.integers(0, 9)),
+        stop=draw(st.sampled_from([(), (" ",), ("e", "bc")])),
+        warm=draw(st.booleans()),
+    )
+
+
+def picks() -> st.SearchStrategy[naive.Pick]:
+    return st.builds(
+        naive.Pick,
+        lead=st.sampled_from(LEADS),
+        name=st.sampled_from("abc"),
+        choices=st.sampled_from([("yes", "no"), ("one", "two", "three"), ("only",)]),
+        method=st.sampled_from(["total", "token_mean"]),
+    )
+
+
+@st.composite
+def splits(draw: st.DrawFn, depth: int, in_role: bool, flags: tuple[bool, bool]) -> naive.Split:
+    inner = program_bodies(depth - 1, in_role, flags)
+    later = program_bodies(0, in_role, flags)
+    n = draw(st.integers(1, 3))
+    some = st.frozensets(st.integers(0, n - 1), max_size=1 if flags[1] else 0)
+    bodies = draw(st.lists(inner, min_size=n, max_size=n))
+    twice = draw(st.booleans())
+    return naive.Split(
+        bodies=tuple(bodies),
+        meanwhile=draw(inner),
+        cancelled=draw(some),
+        join=draw(st.booleans()),
+        again=tuple(draw(st.lists(later, min_size=n, max_size=n))) if twice else (),
+    )
+
+
+def program_bodies(
+    depth: int = 2, in_role: bool = False, flags: tuple[bool, bool] = (True, True)
+) -> st.SearchStrategy[naive.Body]:
+    """Bodies for `naive.program_of` and `naive.naive`.
+
+    `depth`: how deep forks and copies nest. `in_role`: a role is open round the body. `flags`:
+    whether there are failing calls, and whether branches are cancelled.
+    """
+    names = st.sampled_from("abcd")
+    parts: list[st.SearchStrategy[object]] = [
+        st.builds(naive.Say, st.sampled_from(["", "x", "some text. "])),
+        asks(flags[0]),
+        asks(flags[0]),
+        picks(),
+        st.builds(naive.Quote, names),
+        st.builds(naive.Refer, names),
+        st.builds(naive.Put, names, st.sampled_from(["v", "w"])),
+    ]
+    if depth > 0:
+        parts.extend([splits(depth, in_role, flags)] * depth)
+        parts.append(st.builds(naive.Scratch, program_bodies(depth - 1, in_role, flags)))
+    if not in_role:
+        roles = st.sampled_from(["system", "user", "assistant"])
+        inner = program_bodies(depth - 1, True, flags) if depth > 0 else st.just((asks_fixed(),))
+        parts.append(st.builds(naive.Turn, roles, inner))
+    return st.lists(st.one_of(parts), min_size=depth, max_size=2 + depth).map(tuple)
+
+
+def asks_fixed() -> naive.Ask:
+    return naive.Ask("turn:", "a")

@@ -42,7 +42,8 @@ class InProcessPort:
         """Starts the thread at once."""
         self._engine = EngineLoop(scheduler, runner, self._deliver)
         self._listeners: dict[str, _Listener] = {}
-        self._lock = threading.Lock()  # guards _listeners and _closed
+        # Guards _listeners and _closed. Reentrant: a garbage collection under it may call close().
+        self._lock = threading.RLock()
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
         self._closed = False

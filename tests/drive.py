@@ -59,7 +59,7 @@ class Driver:
 
     n_pages: int = 64
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
-    vocab: int = 50
+    vocab: Sequence[int] = range(50)
 
     def __post_init__(self) -> None:
         self.cache = PrefixCache(self.n_pages, self.config.page_size)

@@ -28,12 +28,14 @@ def chain_all(ids: Sequence[int], digest: Digest = START) -> Digest:
     return digest
 
 
-def next_token(digest: Digest, vocab: int, draw_key: tuple[float, int, int] = (0.0, 0, 0)) -> int:
+def next_token(
+    digest: Digest, vocab: Sequence[int], draw_key: tuple[float, int, int] = (0.0, 0, 0)
+) -> int:
     """Greedy: a function of the prefix. With temperature also of seed and position."""
     temperature, seed, position = draw_key
     salt = f"{seed}:{position}".encode() if temperature > 0 else b""
     value = hashlib.blake2b(digest + salt, digest_size=8).digest()
-    return int.from_bytes(value, "little") % vocab
+    return vocab[int.from_bytes(value, "little") % len(vocab)]
 
 
 def token_logprob(digest: Digest, token: int) -> float:
@@ -42,7 +44,7 @@ def token_logprob(digest: Digest, token: int) -> float:
 
 
 def expected(
-    prompt: Sequence[int], n: int, vocab: int, sampling: tuple[float, int] = (0.0, 0)
+    prompt: Sequence[int], n: int, vocab: Sequence[int], sampling: tuple[float, int] = (0.0, 0)
 ) -> list[int]:
     """The `n` tokens that follow `prompt`, straight from the definition."""
     temperature, seed = sampling
@@ -57,7 +59,7 @@ def expected(
 class FakeRunner:
     """See the module docstring. `fail_steps`: numbers of steps that raise instead of computing."""
 
-    def __init__(self, n_pages: int, page_size: int, vocab: int = 50) -> None:
+    def __init__(self, n_pages: int, page_size: int, vocab: Sequence[int] = range(50)) -> None:
         self.page_size = page_size
         self.vocab = vocab
         # (digest of the prefix before this token, digest of the prefix that ends with it)
@@ -66,10 +68,8 @@ class FakeRunner:
         self.steps = 0
         self.fail_steps: set[int] = set()
         self.closed = False
-        self.plans: list[StepPlan] = []
 
     def forward(self, plan: StepPlan) -> object:
-        self.plans.append(plan)
         self.steps += 1
         if self.steps - 1 in self.fail_steps:
             raise RuntimeError("injected failure")

@@ -1,0 +1,126 @@
+"""Random programs through the whole stack but the tensors: language, text, ports, scheduler, cache.
+
+The model is scripted (`fake_runner`), so a wrong page gives a wrong letter. The naive interpreter
+asks the script directly; results are equal and afterwards every page is free or cached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import naive
+from byte_tokenizer import IM_END, byte_tokenizer
+from fake_runner import FakeRunner, chain_all, expected, token_logprob
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import program_bodies
+
+from branchwork.backend.config import SchedulerConfig
+from branchwork.backend.inprocess import InProcessPort
+from branchwork.backend.port import ReadStats
+from branchwork.backend.sched.scheduler import Scheduler
+from branchwork.backend.text.chat import ChatFormat
+from branchwork.backend.text.frontend import Frontend
+from branchwork.backend.text.stops import watch_factory
+from branchwork.lang.choose import pick as best
+from branchwork.lang.errors import ProgramError
+from branchwork.lang.request import Delta, Request, Text
+from branchwork.radix.cache import PrefixCache
+
+LETTERS = (*b"abcdefghij ", IM_END)
+N_PAGES, CONFIG = 1500, SchedulerConfig(page_size=4, max_running=6, step_tokens=200)
+
+
+class Refusing:
+    """Refuses a call whose prompt ends in `naive.FAIL`, as the naive interpreter expects."""
+
+    def __init__(self, inner: Frontend) -> None:
+        self.inner = inner
+
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        last = request.segments[-1]
+        if isinstance(last, Text) and last.text.endswith(naive.FAIL):
+            raise naive.Refused("asked to fail")
+        async for delta in self.inner.stream(request):
+            yield delta
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+class EngineOracle:
+    """What the engine must answer, from the script alone."""
+
+    def __init__(self, front: Frontend) -> None:
+        self._front = front
+
+    def _ids(self, prompt: tuple[Any, ...]) -> list[int]:
+        return list(self._front.prepare(Request(segments=prompt)).prompt.ids)
+
+    def draw(self, prompt: tuple[Any, ...], ask: naive.Ask, seed: int) -> str:
+        last = prompt[-1]
+        if isinstance(last, Text) and last.text.endswith(naive.FAIL):
+            raise naive.Refused("asked to fail")
+        sampling = (0.9 if ask.warm else 0.0, seed)
+        text = ""
+        for token in expected(self._ids(prompt), ask.max_tokens, LETTERS, sampling):
+            if token == IM_END:
+                break
+            text += chr(token)
+            ends = [text.find(stop) for stop in ask.stop if stop in text]
+            if ends:
+                return text[: min(ends)]
+        return text
+
+    def choose(self, prompt: tuple[Any, ...], pick: naive.Pick) -> str:
+        ids = self._ids(prompt)
+        scores = [
+            [token_logprob(chain_all([*ids, *data[:i]]), token) for i, token in enumerate(data)]
+            for data in (choice.encode() for choice in pick.choices)
+        ]
+        return pick.choices[best(pick.method, scores)]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(body=program_bodies(), n_pages=st.sampled_from([N_PAGES, 300]))
+def test_a_program_on_the_engine_gives_what_the_naive_interpreter_gives(
+    body: naive.Body, n_pages: int
+) -> None:
+    tokenizer = byte_tokenizer()
+    runner = FakeRunner(n_pages, CONFIG.page_size, LETTERS)
+    cache = PrefixCache(n_pages, CONFIG.page_size)
+    scheduler = Scheduler(cache, CONFIG, watch_factory(tokenizer))
+    port = InProcessPort(scheduler, runner)
+    front = Frontend(port, tokenizer, ChatFormat.of(tokenizer), 100_000)
+    program, states = naive.program_of(body)
+    try:
+        try:
+            program.run(engine=Refusing(front))
+        except ProgramError as error:
+            outcome = naive.Outcome(error=naive.error_of(error))
+        else:
+            outcome = naive.outcome_of(states)
+    finally:
+        wait_until_idle(port)
+        stats = scheduler.stats()
+        cache.audit()
+        port.close()
+    assert outcome == naive.naive(body, EngineOracle(front))
+    assert stats.running == stats.waiting == stats.leased_pages == 0
+    assert stats.free_pages + stats.cached_pages == stats.total_pages
+    assert runner.closed
+
+
+def wait_until_idle(port: InProcessPort) -> None:
+    """Cancelled calls are let go of before the engine's next step: let it come to that."""
+
+    async def read() -> None:
+        for _ in range(1000):
+            stats = (await port.control(ReadStats())).stats
+            if not stats.running and not stats.waiting:
+                return
+        raise AssertionError("jobs are still live")
+
+    asyncio.run(read())

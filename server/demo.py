@@ -45,7 +45,7 @@ STYLES = ("Reply:", "Friendly reply:", "Formal reply:")
 
 @program
 def triage(s: State, ticket: str) -> dict[str, Any]:
-    """Sort one ticket, draft three replies, keep the one the model finds most helpful."""
+    """Sort one ticket, draft three replies, keep the one the model finds best."""
     s += system(RULES)
     for text, category, reply in EXAMPLES:
         s += user(f"Ticket: {text}")
@@ -55,9 +55,9 @@ def triage(s: State, ticket: str) -> dict[str, Any]:
         s += "Category:" + select("category", CATEGORIES)
         drafts = s.fork(len(STYLES))
         drafts += lambda i: f"\n{STYLES[i]}" + gen("reply", max_tokens=48, stop="\n")
-        drafts += "\nDoes this reply help the customer?" + select("helpful", (" yes", " no"))
+        drafts += "\nQuality of this reply:" + select("verdict", (" good", " poor"))
         found = drafts.join()
-        yes = [draft.scores("helpful")[" yes"].probability for draft in drafts]
-        best = max(range(len(yes)), key=yes.__getitem__)
+        good = [draft.scores("verdict")[" good"].probability for draft in drafts]
+        best = max(range(len(good)), key=good.__getitem__)
         s += "\nReply:" + found["reply"][best]
-    return {"best": best, "yes": yes}
+    return {"best": best, "good": good}

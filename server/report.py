@@ -17,8 +17,7 @@ from rich.tree import Tree
 from ..lang.explain import CallRecord, Report
 from ..lang.state import State
 
-_BAR = 32
-_NAME = 22
+_NAME = 20
 _TEXT = 60
 _BRANCH = re.compile(r"\[\w+\]")
 
@@ -88,10 +87,11 @@ def texts_of(state: State) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """How prompts are drawn: two blocks, and the tokens a whole bar stands for."""
+    """How prompts are drawn: two blocks, the length of a whole bar, the tokens it stands for."""
 
     cached: str
     computed: str
+    length: int
     tokens: int
 
     @classmethod
@@ -100,11 +100,11 @@ class _Bar:
         longest = max((call.prompt_tokens for call in report.records), default=0)
         unicode = (console.encoding or "").lower().startswith("utf")
         cached, computed = ("░", "█") if unicode else (".", "#")
-        return cls(cached, computed, max(longest, 1))
+        return cls(cached, computed, 32 if console.width >= 100 else 20, max(longest, 1))
 
     def cells(self, n_tokens: int) -> int:
         """Blocks for that many tokens; the fewest that can be seen where there are any."""
-        return max(round(_BAR * n_tokens / self.tokens), 1 if n_tokens else 0)
+        return max(round(self.length * n_tokens / self.tokens), 1 if n_tokens else 0)
 
 
 def _line(call: CallRecord, said: str, bar: _Bar, depth: int) -> Text:
@@ -117,5 +117,5 @@ def _line(call: CallRecord, said: str, bar: _Bar, depth: int) -> Text:
     line = Text(name, style="bold", no_wrap=True, overflow="ellipsis")
     line.append(bar.cached * cached, style="not bold green")
     line.append(bar.computed * computed, style="not bold yellow")
-    line.append(" " * (_BAR - cached - computed))
+    line.append(" " * (bar.length - cached - computed))
     return line.append(f" {short or call.finish_reason}", style="not bold")

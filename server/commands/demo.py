@@ -44,13 +44,16 @@ def show(ticket: str, state: State, console: Console) -> None:
 def _answer(ticket: str, state: State) -> Table:
     shown = Table.grid(padding=(0, 2))
     scores = sorted(state.scores("category").values(), key=lambda each: -each.probability)
-    shares = "  ".join(f"{each.text.strip()} {each.probability:.0%}" for each in scores)
+    shares = ", ".join(f"{each.text.strip()} {each.probability:.0%}" for each in scores)
     shown.add_row(Text("ticket", style="dim"), Text(ticket))
     shown.add_row(Text("category", style="dim"), Text(shares))
     best = state.returned["best"]
     for index, (style, reply) in enumerate(zip(STYLES, state["reply"], strict=True)):
-        title = Text(style.rstrip(":").lower(), style="dim")
-        line = Text(reply.strip(), style="bold" if index == best else "")
-        line.append(f"  ({state.returned['yes'][index]:.0%} helpful)", style="not bold dim")
-        shown.add_row(title, line.append("  <- kept" if index == best else "", style="green"))
+        kept = index == best
+        shown.add_row(
+            Text(style.rstrip(":").lower(), style="dim", no_wrap=True),
+            Text(reply.strip(), style="bold" if kept else ""),
+            Text(f"good {state.returned['good'][index]:.0%}", no_wrap=True),
+            Text("kept" if kept else "", style="bold green"),
+        )
     return shown

@@ -13,6 +13,7 @@ from collections import deque
 from . import ir
 from . import request as wire
 from .errors import ProgramError
+from .place import Place
 from .slot import Slot
 
 Said = wire.Text | wire.RoleStart | wire.RoleEnd
@@ -22,8 +23,7 @@ Work = tuple[ir.Node, Slot | None, "tuple[Branch, ...]"]
 class Branch:
     """One line of text being built.
 
-    `path` names the branch within its run: two numbers a level, which fork and which of its
-    branches; the root's is empty. `own` holds the names bound since the fork, `fresh` those bound
+    `own` holds the names bound since the fork, `fresh` those bound
     since the last join. `last` is the newest call: once it is done, everything before it is.
     """
 
@@ -32,13 +32,12 @@ class Branch:
         "children",
         "error",
         "fresh",
-        "label",
         "last",
         "n_calls",
         "n_forks",
         "nodes",
         "own",
-        "path",
+        "place",
         "queue",
         "role",
         "said",
@@ -49,10 +48,9 @@ class Branch:
         "text",
     )
 
-    def __init__(self, path: tuple[int, ...] = (), label: str = "") -> None:
+    def __init__(self, place: Place) -> None:
         """An empty branch that has not started."""
-        self.path = path
-        self.label = label
+        self.place = place
         # front: what the program has appended
         self.role: str | None = None
         self.nodes: list[ir.Node] = []
@@ -76,8 +74,7 @@ class Branch:
 
     def child(self, index: int, scratch: bool) -> Branch:
         """A branch that will start where this one's front is now. Copies names, not text."""
-        mark = "[copy]" if scratch else f"[{index}]"
-        twig = Branch((*self.path, self.n_forks, index), self.label + mark)
+        twig = Branch(Place(self.place, self.n_forks, index, scratch))
         twig.role = self.role
         twig.slots = dict(self.slots)
         twig.last = self.last

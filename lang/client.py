@@ -32,11 +32,13 @@ class Client(Protocol):
 async def complete(client: Client, request: Request) -> Finish:
     """Run one call to its end and return the finish. The stream is closed, whatever happens."""
     stream = client.stream(request)
+    finish: Finish | None = None
     try:
         async for delta in stream:
-            if delta.finish is not None:
-                return delta.finish
+            finish = delta.finish or finish
     finally:
         if isinstance(stream, AsyncGenerator):
             await stream.aclose()
+    if finish is not None:
+        return finish
     raise EngineClosed("the client ended the stream without a finish; is the engine closed?")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from . import ir
+from .errors import Cancelled
 from .slot import Slot
 
 
@@ -79,12 +80,13 @@ def savings(records: Iterable[CallRecord]) -> Savings:
     )
 
 
-def record(slot: Slot, cancelled: bool) -> CallRecord:
-    """The record of a call's slot; `cancelled` tells how an unfinished one ended."""
+def record(slot: Slot) -> CallRecord:
+    """The record of a call's slot, whatever became of it."""
     assert slot.node is not None
     kind = "select" if isinstance(slot.node, ir.Select) else "gen"
-    name, where = (slot.node.name or kind) + slot.label, slot.node.where
+    name, where = (slot.node.name or kind) + slot.place.label(), slot.node.where
     if slot.meta is None:
+        cancelled = slot.error is not None and isinstance(slot.error.__cause__, Cancelled)
         ended = "cancelled" if cancelled else "failed" if slot.done else "pending"
         return CallRecord(call=name, kind=kind, where=where, finish_reason=ended)
     meta = slot.meta

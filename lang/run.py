@@ -19,6 +19,7 @@ from . import request as wire
 from .branch import Branch, Work, subtree
 from .client import Client, complete
 from .errors import BranchworkError, CallTimeout, Cancelled, ProgramError
+from .place import Place
 from .sampling import Sampling
 from .settings import Settings
 from .slot import Slot
@@ -55,7 +56,7 @@ class Run:
         self._told: set[ProgramError] = set()
         self._closed = False
         self._watchdog = Watchdog(settings.timeout)
-        self.root = Branch()
+        self.root = Branch(Place())
         self.root.started = True
         self.calls: list[Slot] = []
 
@@ -103,10 +104,6 @@ class Run:
             error = ProgramError("this branch was cancelled by the program", where)
             error.__cause__ = Cancelled("cancelled by the program")
             self._fail_all(each, error)
-
-    def cancelled_paths(self) -> set[tuple[int, ...]]:
-        """Paths of the branches that were cancelled."""
-        return {branch.path for branch in subtree(self.root) if branch.cancelled}
 
     def tell(self, error: ProgramError) -> ProgramError:
         """Note that the program is about to be told of `error`, and return it."""
@@ -167,7 +164,7 @@ class Run:
 
     def _slot(self, branch: Branch, node: ir.Node) -> Slot | None:
         if isinstance(node, ir.Gen | ir.Select):
-            slot = Slot(node, branch.path, branch.label, branch.n_calls)
+            slot = Slot(node, branch.place, branch.n_calls)
             branch.n_calls += 1
             branch.last = slot
             self.calls.append(slot)
@@ -243,7 +240,7 @@ class Run:
 
     def _fail(self, branch: Branch, node: ir.Node, error: Exception) -> None:
         """A call failed: so do all that follow it in this branch and in branches it would start."""
-        failure = ProgramError(_message(error), node.where, _call_name(node) + branch.label)
+        failure = ProgramError(_message(error), node.where, _call_name(node) + branch.place.label())
         failure.__cause__ = error
         self._failed.append(branch)
         self._fail_all(branch, failure)
@@ -317,7 +314,7 @@ class Run:
             stop=node.stop,
             ignore_eos=node.ignore_eos,
             logprobs=node.logprobs,
-            seed=None if seed is None else derive_seed(seed, slot.path, slot.index),
+            seed=None if seed is None else derive_seed(seed, slot.place.path(), slot.index),
             max_tokens=_first(node.max_tokens, settings.max_tokens, _DEFAULT.max_tokens),
             temperature=_first(node.temperature, settings.temperature, _DEFAULT.temperature),
             top_p=_first(node.top_p, settings.top_p, _DEFAULT.top_p),

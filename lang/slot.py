@@ -13,6 +13,7 @@ import msgspec
 
 from . import ir
 from .errors import ProgramError
+from .place import Place
 from .request import ChoiceScore, Finish
 
 
@@ -34,8 +35,8 @@ class Meta(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Slot:
     """A name's value, now or later.
 
-    `node` is the call that makes it (None: bound by `set` or a join), `path` and `label` tell the
-    branch, `index` counts the calls of that branch.
+    `node` is the call that makes it (None: bound by `set` or a join), `place` tells
+    the branch, `index` counts the calls of that branch.
     """
 
     __slots__ = (
@@ -43,10 +44,9 @@ class Slot:
         "done",
         "error",
         "index",
-        "label",
         "meta",
         "node",
-        "path",
+        "place",
         "raw",
         "scores",
         "value",
@@ -55,14 +55,12 @@ class Slot:
     def __init__(
         self,
         node: ir.Call | None = None,
-        path: tuple[int, ...] = (),
-        label: str = "",
+        place: Place | None = None,
         index: int = 0,
     ) -> None:
         """A pending slot."""
         self.node = node
-        self.path = path
-        self.label = label
+        self.place = place or Place()
         self.index = index
         self.value: Any = None
         self.raw: str | None = None

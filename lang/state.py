@@ -10,7 +10,7 @@ from typing import Any
 
 from . import bridge, dsl, ir
 from . import request as wire
-from .branch import Branch
+from .branch import Branch, subtree
 from .branches import Branches, Scratch
 from .check import unbound
 from .dsl import Expr
@@ -147,6 +147,11 @@ class State:
     def __contains__(self, name: object) -> bool:
         return name in self._branch.slots
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether the program cancelled this branch."""
+        return self._branch.cancelled
+
     def names(self) -> tuple[str, ...]:
         """Names bound so far, those still pending included."""
         return tuple(self._branch.slots)
@@ -186,14 +191,12 @@ class State:
 
     def explain(self) -> Report:
         """One record a call of this branch and of all forked from it, and what sharing saved."""
-        path = self._branch.path
-        calls = [slot for slot in self._run.calls if slot.path[: len(path)] == path]
-        gone = self._run.cancelled_paths()
-        return Report(tuple(record(slot, slot.path in gone) for slot in calls))
+        places = {branch.place for branch in subtree(self._branch)}
+        return Report(tuple(record(slot) for slot in self._run.calls if slot.place in places))
 
     def __repr__(self) -> str:
         names = ", ".join(f"{n}{'' if s.done else '...'}" for n, s in self._branch.slots.items())
-        return f"<State{self._branch.label} [{names}]>"
+        return f"<State{self._branch.place.label()} [{names}]>"
 
     def _said(self) -> list[wire.Text | wire.RoleStart | wire.RoleEnd]:
         last = self._branch.last

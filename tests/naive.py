@@ -178,8 +178,7 @@ def program_of(body: Body) -> tuple[Program, list[State]]:
 
 def outcome_of(states: list[State]) -> Outcome:
     """What a finished run came to."""
-    gone = states[0]._run.cancelled_paths()
-    kept = [state for state in states if state._branch.path not in gone]
+    kept = [state for state in states if not state.cancelled]
     return Outcome(
         [({n: s[n] for n in s.names()}, joined(s._branch.said)) for s in kept],
     )

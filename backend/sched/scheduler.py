@@ -184,7 +184,7 @@ class Scheduler:
 
         The order matters: locking shrinks what can be evicted.
         """
-        lease = self.cache.acquire(seq.key, seq.job.namespace, seq.match_limit)
+        lease = self.cache.acquire(seq.key, seq.job.namespace, seq.match_limit, room=seq.slots)
         wanted = pages_for(seq.slots, self._config.page_size) - len(lease.pages)
         reserve = growth_reserve(self._running.values(), self._config.page_size)
         if self.cache.available >= wanted + reserve:

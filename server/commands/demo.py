@@ -18,7 +18,7 @@ from .run import as_dict, open_engine
 def demo(ticket: str | None, config: EngineConfig, as_json: bool) -> None:
     """Run the demo and print the answer, the table of calls, and the tree they form."""
     text = ticket or TICKET
-    with open_engine(config) as engine:
+    with open_engine(config) as engine, Console(stderr=True).status("7 calls under way"):
         state = triage.run(text, engine=engine)
     if as_json:
         print_json({"program": "triage", "ticket": text, **as_dict(state)})

@@ -24,6 +24,9 @@ ROLE_END_ID = 0x110001
 ROLE_OPEN_ID = 0x110002
 ROLE_NAMED_ID = 0x110003
 
+CLOSE_POLL_S = 0.02
+"""How soon a delayed call notices that the client was closed."""
+
 Script = Callable[[str, Request], str] | Mapping[str, str | Exception]
 Scorer = Callable[[str, str], tuple[float, ...]]
 
@@ -63,7 +66,7 @@ class MockClient:
         cache: bool = False,
         keep: int = 10_000,
     ) -> None:
-        """Live until `aclose`; use from one event loop at a time when `delay` is set."""
+        """Live until `aclose`."""
         self._script: Script = default_text if script is None else script
         self._scorer = scorer
         self._delay = delay
@@ -88,7 +91,7 @@ class MockClient:
         ended = False
         try:
             started = time.perf_counter()
-            await asyncio.sleep(self._delay)
+            await self._wait()
             if self._closed:
                 raise EngineClosed("the mock client was closed while the call was waiting")
             finish = self._answer(request, started)
@@ -107,6 +110,15 @@ class MockClient:
     async def aclose(self) -> None:
         """Refuse calls from now on; those that wait end with `EngineClosed`."""
         self._closed = True
+
+    async def _wait(self) -> None:
+        """At least one turn of the loop; ends early when the client is closed."""
+        await asyncio.sleep(0)
+        if self._delay:
+            clock = asyncio.get_running_loop().time
+            until = clock() + self._delay
+            while not self._closed and (left := until - clock()) > 0:
+                await asyncio.sleep(min(left, CLOSE_POLL_S))
 
     def _answer(self, request: Request, started: float) -> Finish:
         prompt = settle(request)

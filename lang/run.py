@@ -115,7 +115,8 @@ class Run:
     async def finish(self) -> None:
         """Wait until all branches are done; raise the first failure nobody has been told of.
 
-        The root's failure is raised in any case: its text is not what the program asked for.
+        Its caller notes the others on it (`untold`). The root's failure is raised in any case: its
+        text is not what the program asked for.
         """
         while self._tasks:
             # Each call has its own time limit, so this wait is bounded.
@@ -128,8 +129,6 @@ class Run:
         if root is not None and not self.root.cancelled:
             errors = [root, *(error for error in errors if error is not root)]
         if errors:
-            for other in errors[1:]:
-                errors[0].add_note(f"also failed: {other}")
             raise errors[0]
 
     async def abort(self) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent import futures
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -70,13 +71,14 @@ def _in_thread(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     context = contextvars.copy_context()
     thread = threading.Thread(target=context.run, args=(work,), name="branchwork-run", daemon=True)
     thread.start()
+    # Not thread.join: interrupted by Ctrl-C, it takes the thread for ended (CPython 3.11).
     try:
-        while thread.is_alive():
-            thread.join(POLL_S)
+        while not futures.wait([done], POLL_S).done:
+            pass
     except BaseException:
         loop, task = started.result(CANCEL_S)
         with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile: all is done
             loop.call_soon_threadsafe(task.cancel)
-        thread.join(CANCEL_S)
+        futures.wait([done], CANCEL_S)
         raise
     return done.result(0)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
+import msgspec
 import pytest
 
 from branchwork.lang import dsl as bw
 from branchwork.lang.errors import Cancelled, InvalidRequest, ProgramError
 from branchwork.lang.mock import MockClient
 from branchwork.lang.program import Program, program
-from branchwork.lang.request import Request, RoleEnd, RoleStart, Text, Tokens
+from branchwork.lang.request import Delta, Request, RoleEnd, RoleStart, Text, Tokens
 from branchwork.lang.state import State
 
 
@@ -235,3 +237,28 @@ def test_ten_thousand_nested_forks_need_no_recursion() -> None:
         assert twig["y"] == "B"
 
     run(p)
+
+
+def test_a_tail_cut_off_by_a_stop_string_stays_text_and_joins_what_follows() -> None:
+    class CutsToken(MockClient):
+        """The stop string ended inside a token: its kept rest comes back as text."""
+
+        async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+            async for delta in super().stream(request):
+                finish = delta.finish
+                assert finish is not None
+                kept = Tokens(finish.kept.ids[:-1], (Text(finish.text[:-1]),))
+                cut = msgspec.structs.replace(finish, kept=kept, tail=finish.text[-1])
+                yield msgspec.structs.replace(delta, finish=cut)
+
+    client = CutsToken(lambda prompt, request: "word")
+
+    @program
+    def p(s: State) -> None:
+        s += "a" + bw.gen("x") + "b" + bw.gen("y")
+
+    assert p.run(engine=client).text() == "awordbword"
+    assert client.requests[1].segments[1:] == (
+        Tokens(tuple(map(ord, "wor")), (Text("wor"),)),
+        Text("db"),
+    )

@@ -1,0 +1,183 @@
+"""Expressions: what `gen` and `select` accept, and nodes that survive serialising."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from branchwork.lang import dsl as bw
+from branchwork.lang import ir
+from branchwork.lang.check import check
+from branchwork.lang.errors import BranchworkError, InvalidRequest, ProgramError, Unsupported
+from branchwork.lang.mock import MockClient
+from branchwork.lang.program import Program, program
+from branchwork.lang.state import State
+
+
+def kinds(expression: bw.Expr) -> list[str]:
+    return [type(node).__name__ for node in expression.nodes]
+
+
+def test_expressions_join_with_text_on_both_sides() -> None:
+    assert kinds("a" + bw.gen("x") + "b") == ["Text", "Gen", "Text"]
+    assert kinds(bw.gen("x") + bw.select("y", ["a"])) == ["Gen", "Select"]
+    assert kinds("" + bw.gen("x")) == ["Gen"]
+    assert kinds(bw.user("hi" + bw.gen("x"))) == ["RoleStart", "Text", "Gen", "RoleEnd"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_k": 5},
+        {"min_p": 0.1},
+        {"n": 2},
+        {"regex": "a+"},
+        {"regex": ""},
+        {"json_schema": {}},
+        {"grammar": "start: a"},
+        {"type": int},
+    ],
+)
+def test_what_is_not_served_yet_is_refused_by_name(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(Unsupported, match=rf"test_dsl\.py:\d+\] gen: {name} is not served"):
+        bw.gen("x", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"regex": "a", "json_schema": {}},
+        {"choices": ["a"], "type": int},
+        {"choices": ["a"], "temperature": 0.5},
+        {"choices": ["a"], "max_tokens": 5},
+        {"choices": ["a"], "stop": "\n"},
+        {"choices": []},
+        {"choices": [""]},
+        {"choices": ["a", ""]},
+        {"choices": ["a", "a"]},
+        {"choices": "abc"},
+        {"n": 0},
+        {"max_tokens": -1},
+        {"max_tokens": "5"},
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"top_p": 0},
+        {"top_p": True},
+        {"seed": -1},
+        {"stop": ""},
+        {"stop": ["a", ""]},
+        {"name": ""},
+        {"name": 64},
+    ],
+)
+def test_conflicts_and_values_out_of_range_are_refused_on_their_line(
+    options: dict[str, Any],
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"test_dsl\.py:\d+\] gen: "):
+        bw.gen(**{"name": "x", **options})
+
+
+@pytest.mark.parametrize("choices", [[], [""]])
+def test_no_choice_fails_at_once_and_the_next_call_works(choices: list[str]) -> None:
+    client = MockClient()
+
+    @program
+    def p(s: State) -> None:
+        with pytest.raises(InvalidRequest, match="at least one non-empty string"):
+            s += "a" + bw.select("x", choices)
+        s += "b" + bw.gen("y")
+
+    assert p.run(engine=client)["y"]
+    assert client.n_calls == 1
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="total, token_mean"):
+        bw.select("x", ["a"], method="best")
+
+
+def test_choices_make_a_gen_a_select() -> None:
+    assert kinds(bw.gen("x", choices=["a", "b"])) == ["Select"]
+    assert kinds(bw.gen("x", n=1)) == ["Gen"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"temperature": -1}, {"seed": "x"}, {"timeout": 0}, {"max_tokens": 1.5}, {"unknown": 1}],
+)
+def test_settings_out_of_range_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        Program(lambda s: None).using(**changes)
+
+
+texts = st.text(max_size=5)
+nodes: st.SearchStrategy[ir.Node] = st.one_of(
+    st.builds(ir.Text, texts, texts),
+    st.builds(ir.RoleStart, texts),
+    st.builds(ir.RoleEnd, texts),
+    st.builds(
+        ir.Gen,
+        name=st.none() | texts,
+        max_tokens=st.none() | st.integers(0, 9),
+        temperature=st.none() | st.floats(0, 2),
+        seed=st.none() | st.integers(0, 2**63 - 1),
+        stop=st.lists(texts).map(tuple),
+        logprobs=st.booleans(),
+        where=texts,
+    ),
+    st.builds(ir.Select, name=texts, choices=st.lists(texts).map(tuple), method=texts),
+    st.builds(ir.Ref, texts),
+    st.builds(ir.Fork, st.integers(1, 9), st.booleans()),
+    st.builds(ir.Join, st.lists(texts).map(tuple)),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(nodes, max_size=6).map(tuple))
+def test_nodes_survive_serialising(program_nodes: tuple[ir.Node, ...]) -> None:
+    assert ir.decode(ir.encode(program_nodes)) == program_nodes
+
+
+def test_what_a_program_appended_can_be_read_back_as_nodes() -> None:
+    @program
+    def p(s: State) -> None:
+        s += bw.user("a")
+        branches = s.fork(2)
+        branches += "b" + bw.gen("x")
+        branches.join()
+        with s.copy():
+            pass
+
+    state = p.run(engine=MockClient())
+    found = ir.decode(ir.encode(state.nodes()))
+    assert found == state.nodes()
+    names = [type(node).__name__ for node in found]
+    assert names == ["RoleStart", "Text", "RoleEnd", "Fork", "Join", "Fork"]
+    assert all(node.where.startswith("test_dsl.py:") for node in found)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ((ir.RoleStart("a"), ir.RoleStart("b")), "do not nest"),
+        ((ir.RoleEnd("a"),), "no role is open"),
+        ((ir.RoleStart("a"), ir.RoleEnd("b")), "'a' is open"),
+        ((ir.Ref("x"), ir.Gen(name="x")), "nothing is called 'x'"),
+    ],
+)
+def test_check_finds_the_first_broken_rule(bad: tuple[ir.Node, ...], message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        check(bad)
+
+
+def test_check_passes_what_keeps_the_rules() -> None:
+    check((*bw.user("a" + bw.gen("x")).nodes, ir.Ref("x"), ir.Join(("y",)), ir.Ref("y")))
+
+
+def test_every_mistake_is_a_branchwork_error() -> None:
+    for error in (InvalidRequest, ProgramError, Unsupported):
+        assert issubclass(error, BranchworkError)

@@ -52,7 +52,7 @@ class EngineConfig:
     """What a user may say about an engine.
 
     `model`: path, alias or hub name. `dtype`: "auto" (float32 on the CPU), "float32", "bfloat16".
-    `kv_tokens`: size of the KV pool in tokens, None to size it from the memory this process may use.
+    `kv_tokens`: size of the KV pool in tokens, None to size it by the memory this process may use.
     """
 
     model: str = "smollm2"

@@ -18,7 +18,7 @@ class Trie(msgspec.Struct, frozen=True, kw_only=True):
 
     Node i holds `tokens[i]`; `parents[i]` < i is its parent node, -1 for a child of the prompt.
     `paths[c]` lists choice c's nodes from the top. `kept[c]` of them join the sequence if c wins
-    (an end-of-turn node that was only scored does not). `method` is a name in `lang.request.METHODS`.
+    (an end-of-turn node that was only scored does not). `method` is one of `lang.request.METHODS`.
     """
 
     tokens: tuple[int, ...]

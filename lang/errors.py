@@ -17,7 +17,7 @@
     │   └── StepFailed            the model step that carried this request raised
     ├── Cancelled                 the caller or the program cancelled this call
     ├── CallTimeout               a call or an internal wait passed its limit
-    └── ProgramError              a program's own mistake or a call of it that failed: names the line
+    └── ProgramError              a program's own mistake or a failed call of it: names the line
 
 A message says what was expected, what was found and what to do. `code` is stable and crosses
 process borders; `to_wire`/`from_wire` rebuild the same class on the other side.

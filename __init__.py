@@ -11,9 +11,10 @@ from .lang import errors
 from .lang.defaults import register_factory
 
 if TYPE_CHECKING:
+    from .backend.config import SchedulerConfig
     from .backend.embedded import Engine
     from .lang.defaults import set_default_engine
-    from .lang.dsl import assistant, gen, select, system, user
+    from .lang.dsl import assistant, gen, ref, select, system, user
     from .lang.mock import MockClient
     from .lang.program import Program, program
     from .lang.state import State
@@ -24,10 +25,12 @@ _HOMES = {
     "Engine": ".backend.embedded",
     "MockClient": ".lang.mock",
     "Program": ".lang.program",
+    "SchedulerConfig": ".backend.config",
     "State": ".lang.state",
     "assistant": ".lang.dsl",
     "gen": ".lang.dsl",
     "program": ".lang.program",
+    "ref": ".lang.dsl",
     "select": ".lang.dsl",
     "set_default_engine": ".lang.defaults",
     "system": ".lang.dsl",
@@ -38,12 +41,14 @@ __all__ = [
     "Engine",
     "MockClient",
     "Program",
+    "SchedulerConfig",
     "State",
     "__version__",
     "assistant",
     "errors",
     "gen",
     "program",
+    "ref",
     "select",
     "set_default_engine",
     "system",

@@ -8,10 +8,9 @@ called by `runner/runner.py`.
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import linear
 
 from ..attention.interface import StepAttention
-from .layers import gated_mlp, norm, rope_frequencies, rope_table, rotate
+from .layers import gated_mlp, norm, project, rope_frequencies, rope_table, rotate
 from .spec import ModelSpec
 from .weights import LayerWeights, Weights
 
@@ -56,12 +55,12 @@ class Decoder:
     ) -> torch.Tensor:
         spec = self.spec
         n_rotated = spec.n_heads + spec.n_kv_heads
-        qkv = linear(norm(x, weights.attn_norm, spec.norm_eps), weights.qkv)
+        qkv = project(norm(x, weights.attn_norm, spec.norm_eps), weights.qkv)
         heads = qkv.view(-1, n_rotated + spec.n_kv_heads, spec.head_dim)
         turned = rotate(heads[:, :n_rotated], *rope)
         q, k = turned[:, : spec.n_heads], turned[:, spec.n_heads :]
         seen = attention.run(q, k, heads[:, n_rotated:], cache[0], cache[1])
-        x = x + linear(seen.flatten(1), weights.o)
+        x = x + project(seen.flatten(1), weights.o)
         return x + gated_mlp(
             norm(x, weights.ffn_norm, spec.norm_eps), weights.gate_up, weights.down
         )
@@ -69,4 +68,4 @@ class Decoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Next-token logits [M, vocab] float32 of hidden states [M, hidden] from `forward`."""
         normed = norm(hidden, self.weights.final_norm, self.spec.norm_eps)
-        return linear(normed, self.weights.lm_head).float()
+        return project(normed, self.weights.lm_head).float()

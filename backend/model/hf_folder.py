@@ -7,7 +7,9 @@ and `weights.py`.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,6 +18,20 @@ from ...lang.errors import ModelError, UnsupportedModel
 
 SINGLE = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
+
+
+class _Slice(Protocol):
+    def get_shape(self) -> list[int]: ...
+
+
+class _TensorFile(Protocol):
+    """What we use of safetensors' handle, which carries no types."""
+
+    def keys(self) -> Iterable[str]: ...
+
+    def get_slice(self, name: str) -> _Slice: ...
+
+    def get_tensor(self, name: str) -> torch.Tensor: ...
 
 
 class HfFolder:
@@ -28,7 +44,7 @@ class HfFolder:
         generation = path / "generation_config.json"
         self.generation = read_json(generation) if generation.exists() else {}
         self._files = {name: _open(path / name) for name in self._file_names()}
-        self._owner = {key: name for name, file in self._files.items() for key in file.keys()}
+        self._owner = {key: name for name, file in self._files.items() for key in file.keys()}  # noqa: SIM118, not a dict
 
     def _file_names(self) -> list[str]:
         if (self.path / SINGLE).exists():
@@ -60,13 +76,12 @@ class HfFolder:
 
     def read(self, name: str) -> torch.Tensor:
         """A tensor in its stored dtype; may share the mapped file's memory, so copy to keep it."""
-        tensor: torch.Tensor = self._files[self._owner[name]].get_tensor(name)
-        return tensor
+        return self._files[self._owner[name]].get_tensor(name)
 
 
-def _open(path: Path) -> safe_open:
+def _open(path: Path) -> _TensorFile:
     try:
-        return safe_open(str(path), framework="pt")
+        return cast(_TensorFile, safe_open(str(path), framework="pt"))
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} is not a readable safetensors file: {error}") from error
 

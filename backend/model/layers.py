@@ -12,6 +12,21 @@ from torch.nn.functional import linear, rms_norm, silu
 
 from .spec import ModelSpec, RopeScaling
 
+FEW_ROWS = range(2, 65)
+"""Row counts for which `project` swaps the operands."""
+
+
+def project(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x [T, in] times weight [out, in] transposed -> [T, out], contiguous.
+
+    For a few rows in float32 on the CPU the product is taken as weight times x transposed: the BLAS
+    behind torch then streams the large operand once, two to three times faster than `linear` from
+    2 to 64 rows (measured on AVX2), the same for one row, slower for hundreds.
+    """
+    if len(x) in FEW_ROWS and x.dtype == torch.float32 and x.device.type == "cpu":
+        return torch.mm(weight, x.t()).t().contiguous()
+    return linear(x, weight)
+
 
 def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Root-mean-square norm over the last dimension; sums in float32 whatever the dtype."""
@@ -20,12 +35,12 @@ def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 def gated_mlp(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
     """down(silu(gate(x)) * up(x)); `gate_up` [2 * ffn, hidden] holds gate's rows, then up's."""
-    gate, up = linear(x, gate_up).chunk(2, dim=-1)
-    return linear(silu(gate).mul_(up), down)
+    gate, up = project(x, gate_up).chunk(2, dim=-1)
+    return project(silu(gate).mul_(up), down)
 
 
 def rope_frequencies(spec: ModelSpec, factors: torch.Tensor | None) -> torch.Tensor:
-    """Radians a position, [head_dim / 2] float32. `factors` divide them where a file brings some."""
+    """Radians a position, [head_dim / 2] float32; a file's own `factors` divide them."""
     exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.int64).float() / spec.head_dim
     frequencies = 1.0 / (spec.rope_theta**exponents)
     if spec.rope_scaling is not None:
@@ -58,9 +73,7 @@ def rope_table(
     return full_cos[:, None, :], full_sin[:, None, :]
 
 
-def rotate(
-    heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor
-) -> torch.Tensor:
+def rotate(heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
     """Rotary embedding of heads [T, n, head_dim]: the first half turns against the second."""
     swapped = heads.roll(heads.shape[-1] // 2, dims=-1)
     return torch.addcmul(heads * cos, swapped, signed_sin)

@@ -164,7 +164,7 @@ def spec_from_gguf(
 
 
 def _gguf_scaling(facts: _Facts, arch: str) -> RopeScaling | None:
-    """Linear scaling stands in the header; llama3's arrives as a tensor of per-frequency factors."""
+    """Linear scaling stands in the header; llama3's arrives as a tensor of factors."""
     facts.must_be(f"{arch}.rope.scaling.type", (None, "none", "linear"))
     if facts.get(f"{arch}.rope.scaling.type") != "linear":
         return None

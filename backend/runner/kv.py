@@ -42,8 +42,9 @@ class KvPool:
         """Run a plan's copies: all sources are read before any destination is written."""
         if len(copies) == 1:
             one = copies[0]
-            source, target = self._slots(one.src, one.src_row, one.n), self._slots(
-                one.dst, one.dst_row, one.n
+            source, target = (
+                self._slots(one.src, one.src_row, one.n),
+                self._slots(one.dst, one.dst_row, one.n),
             )
             # A copy within one page may overlap itself.
             self.tensor[:, :, target] = self.tensor[:, :, source].clone()

@@ -40,8 +40,8 @@ def pages_for(need: MemoryNeed, available: int, cap: int = MAX_KV_BYTES) -> int:
     pages = min(int((available - need.weights) * KV_SHARE), cap) // need.page
     if pages < 1:
         raise ModelError(
-            f"the model needs {_mib(need.weights)} for its weights and {_mib(need.page)} a KV page, "
-            f"but this process may use {_mib(available)}: free memory, raise the container's "
+            f"the model needs {_mib(need.weights)} for its weights and {_mib(need.page)} "
+            f"a KV page, but this process may use {_mib(available)}: free memory, raise the container's "
             "limit or take a smaller model"
         )
     return pages

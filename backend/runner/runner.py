@@ -64,8 +64,12 @@ class Runner:
         return Pending(inputs, len(plan.rows), logits, logprobs)
 
     @torch.inference_mode()
-    def sample(self, pending: Pending) -> StepResult:
-        """Draw what the plan asked for. Rows with numbers that are not finite fail alone."""
+    def sample(self, pending: object) -> StepResult:
+        """Draw what the plan asked for. Rows with numbers that are not finite fail alone.
+
+        `pending` is what `forward` returned; the loop passes it through unseen.
+        """
+        assert isinstance(pending, Pending), "not a step of this runner"
         inputs = pending.inputs
         drawn = dict(zip(inputs.draw_rows, sample(pending.logits, inputs.draws), strict=True))
         scores = _by_row(pending.logprobs.tolist(), inputs.scores, pending.n_rows)
@@ -108,9 +112,7 @@ def _score(decoder: Decoder, hidden: torch.Tensor, scores: Scores | None) -> tor
     return found
 
 
-def _by_row(
-    flat: Sequence[float], scores: Scores | None, n_rows: int
-) -> list[tuple[float, ...]]:
+def _by_row(flat: Sequence[float], scores: Scores | None, n_rows: int) -> list[tuple[float, ...]]:
     if scores is None:
         return [()] * n_rows
     rows, at = [], 0

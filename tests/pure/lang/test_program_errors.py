@@ -310,3 +310,16 @@ def test_a_chosen_length_does_not_warn() -> None:
 def test_a_function_that_cannot_be_a_program_is_refused(body: object, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         program(body)  # type: ignore[call-overload]
+
+
+def test_cancelling_a_branch_that_has_failed_drops_its_failure() -> None:
+    @program
+    def p(s: State) -> None:
+        (twig,) = s.fork(1)
+        twig += "b!" + bw.gen("dropped")
+        s += "a" + bw.gen("x") + "b" + bw.gen("y")
+        assert s["y"] == "ok"
+        assert twig._branch.error is not None
+        twig.cancel()
+
+    assert p.run(engine=MockClient(fails))["x"] == "ok"

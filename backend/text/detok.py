@@ -27,11 +27,16 @@ class Detok:
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
         """`context`: ids in front of the first one, all or the last few."""
         self._tokenizer = tokenizer
-        self._window = _context(tokenizer, context)
+        tail = _tail(tokenizer, context)
+        n_open = _n_unfinished(tokenizer, tail)
+        self._window = _context(tokenizer, tail[: len(tail) - n_open])
         self._text = tokenizer.decode(self._window, skip_special=False)
         self._sent = len(self._text) - _n_broken(self._text)
-        # The context's own text, while it may still turn out to end in a broken character.
-        self._before = self._text if self._sent < len(self._text) else ""
+        self._before = ""
+        for token_id in tail[len(tail) - n_open :]:
+            self.push(token_id)
+        # The context's own end, while it may still turn out to be no more than a broken character.
+        self._before = self._text[self._sent :]
 
     @property
     def clean(self) -> bool:
@@ -64,8 +69,8 @@ class Detok:
 
     def _take(self, end: int) -> str:
         if self._before and end > self._sent:
-            if self._text.startswith(self._before):
-                self._sent = min(len(self._before), end)
+            if self._text.startswith(self._before, self._sent):
+                self._sent = min(self._sent + len(self._before), end)
             self._before = ""
         start, self._sent = self._sent, max(self._sent, end)
         return self._text[start:end]
@@ -95,15 +100,29 @@ def decode_after(tokenizer: Tokenizer, ids: Sequence[int], context: Sequence[int
     return "".join(map(detok.push, ids)) + detok.flush()
 
 
-def _context(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
-    """The last few ids, more if those start within a character; control tokens have no text."""
-    tail = [i for i in ids[-4 * MAX_CONTEXT :] if i not in tokenizer.special_ids]
-    n = CONTEXT // 2
-    while n < min(len(tail), MAX_CONTEXT) and tokenizer.decode(
-        tail[-n:], skip_special=False
-    ).startswith(BROKEN):
-        n += 1
-    return tail[-n:]
+def _tail(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """The last ids that can matter; control tokens have no text."""
+    return [i for i in ids[-2 * MAX_CONTEXT :] if i not in tokenizer.special_ids]
+
+
+def _context(tokenizer: Tokenizer, tail: list[int]) -> list[int]:
+    """The last few ids, and more where those start within a character."""
+    for n in range(CONTEXT // 2, MAX_CONTEXT):
+        if n >= len(tail) or not tokenizer.decode(tail[-n:], False).startswith(BROKEN):
+            return tail[-n:]
+    return tail[-MAX_CONTEXT:]
+
+
+def _n_unfinished(tokenizer: Tokenizer, tail: list[int]) -> int:
+    """How many ids at the end belong to a character that is not complete. 0 if it is garbage.
+
+    Some decoders turn a whole run of byte tokens into broken characters because of its last one,
+    so these are set apart from what is in front of them.
+    """
+    for n in range(min(HELD, len(tail)) + 1):
+        if not tokenizer.decode(tail[: len(tail) - n], False).endswith(BROKEN):
+            return n
+    return 0
 
 
 def _n_broken(text: str) -> int:

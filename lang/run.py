@@ -221,6 +221,9 @@ class Run:
             self._watchdog.begin(task)
             try:
                 await self._call(branch, node, slot)
+                if queue:  # empty where a client ignored that the branch was cancelled
+                    queue.popleft()
+                    self._advance([branch])
             except asyncio.CancelledError:
                 if self._watchdog.was_late(task):
                     self._fail(branch, node, _late(self._watchdog.limit))
@@ -230,9 +233,6 @@ class Run:
                     self._fail(branch, node, Cancelled("the client cancelled this call"))
             except Exception as error:
                 self._fail(branch, node, error)
-            else:
-                queue.popleft()
-                self._advance([branch])
             finally:
                 self._watchdog.end(task)
         branch.task = None

@@ -71,7 +71,9 @@ class Slot:
         self._waiters: list[asyncio.Future[None]] | None = None
 
     def settle(self, value: Any, raw: str | None = None, finish: Finish | None = None) -> None:
-        """Give the value and wake who waits. The prompt in `finish` is not kept."""
+        """Give the value and wake who waits, unless it has failed. Does not keep the prompt."""
+        if self.done:
+            return
         self.value = value
         self.raw = raw
         if finish is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 
 import msgspec
@@ -262,3 +263,27 @@ def test_a_tail_cut_off_by_a_stop_string_stays_text_and_joins_what_follows() -> 
         Tokens(tuple(map(ord, "wor")), (Text("wor"),)),
         Text("db"),
     )
+
+
+def test_a_client_that_ignores_a_cancel_cannot_revive_the_branch() -> None:
+    class Stubborn(MockClient):
+        async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+            async for delta in super().stream(request):
+                yield delta
+
+    client = Stubborn(last)
+
+    @program
+    async def p(s: State) -> None:
+        (twig,) = s.fork(1)
+        twig += "a" + bw.gen("x") + "b" + bw.gen("y")
+        await asyncio.sleep(0.01)
+        twig.cancel()
+        await asyncio.sleep(0.01)
+        with pytest.raises(ProgramError, match="cancelled"):
+            await twig.get("x")
+
+    p.run(engine=client)
+    assert (client.n_calls, client.open_streams) == (1, 0)

@@ -113,7 +113,7 @@ NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
 
 WITH_SYSTEM = ("system", "user", "assistant", "user", "assistant")
 WITHOUT_SYSTEM = ("user", "assistant", "user", "assistant", "user")
-PIECEWISE = {
+PIECEWISE: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     "chatml": (CHATML, [WITH_SYSTEM, WITHOUT_SYSTEM, ("assistant", "user"), ("user", "user")]),
     "llama2": (LLAMA2, [WITH_SYSTEM, WITHOUT_SYSTEM]),
     "llama3": (LLAMA3, [WITH_SYSTEM, WITHOUT_SYSTEM, ("user", "tool", "assistant")]),

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from branchwork.backend.port import Command, End, EnginePort, Job, Peek, Reply, Stats, Update
+from branchwork.backend.sched.stop import WatchFactory
 from branchwork.lang.choose import pick
 from branchwork.lang.errors import BranchworkError, EngineClosed, to_wire
 from branchwork.radix.key import unpack
 
 Script = Callable[[Sequence[int]], int]
 Score = Callable[[Sequence[int], int], float]
-Watch = Callable[[tuple[str, ...]], "WatchLike"]
-
-
-class WatchLike:
-    def push(self, token_id: int) -> str | None: ...
 
 
 def even_score(ids: Sequence[int], token: int) -> float:
@@ -51,7 +47,7 @@ class FakePort(EnginePort):
         *,
         score: Score = even_score,
         per_update: int = 1,
-        watch: Watch | None = None,
+        watch: WatchFactory | None = None,
         fail: BranchworkError | None = None,
     ) -> None:
         self.script = script or (lambda ids: 0)
@@ -83,24 +79,33 @@ class FakePort(EnginePort):
             if not finished:
                 self.cancelled.append(job.id)
 
-    def _updates(self, job: Job, prompt: list[int], cached: int) -> list[Update] | object:
+    def _updates(self, job: Job, prompt: list[int], cached: int) -> Iterator[Update]:
         if self.closed or self.fail is not None:
             error = to_wire(self.fail or EngineClosed("the engine is closed"))
             yield Update(id=job.id, end=End(reason="error", error=error))
             return
         logprobs = self._prompt_logprobs(job, prompt)
-        facts = {"cached_tokens": cached, "prompt_logprobs": logprobs}
         if job.trie is not None:
             nodes = self._node_logprobs(job, prompt)
             winner = pick(job.trie.method, [[nodes[i] for i in path] for path in job.trie.paths])
             computed = len(prompt) - cached + len(job.trie.tokens)
             end = End(
-                reason="stop", node_logprobs=nodes, winner=winner, computed_tokens=computed, **facts
+                reason="stop",
+                prompt_logprobs=logprobs,
+                node_logprobs=nodes,
+                winner=winner,
+                cached_tokens=cached,
+                computed_tokens=computed,
             )
             yield Update(id=job.id, end=end)
             return
         drawn, scored, reason = self._draw(job, prompt)
-        end = End(reason=reason, computed_tokens=len(prompt) - cached + len(drawn), **facts)
+        end = End(
+            reason=reason,
+            prompt_logprobs=logprobs,
+            cached_tokens=cached,
+            computed_tokens=len(prompt) - cached + len(drawn),
+        )
         for n in range(0, max(len(drawn), 1), self.per_update):
             last = n + self.per_update >= len(drawn)
             part = slice(n, n + self.per_update)

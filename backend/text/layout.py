@@ -39,12 +39,13 @@ class Layout:
 
     def ids(self, tokenizer: Tokenizer) -> list[int]:
         """The prompt's ids."""
-        return [*self.settled, *self.open_ids(tokenizer, self.runs)]
+        return [*self.settled, *self.open_ids(tokenizer, [Run("", False)])[0]]
 
-    def open_ids(self, tokenizer: Tokenizer, runs: Sequence[Run]) -> list[int]:
-        """Ids of `runs` in the place of this layout's own, the start token included."""
-        ids = tokenizer.encode(runs, self.settled[-1] if self.settled else None)
-        return tokenizer.with_start(ids) if self.at_start else ids
+    def open_ids(self, tokenizer: Tokenizer, endings: Sequence[Run]) -> list[list[int]]:
+        """Ids of what is not settled, the start token included, joined with each ending in turn."""
+        after = self.settled[-1] if self.settled else None
+        each = tokenizer.encode_each(self.runs, endings, after)
+        return [tokenizer.with_start(ids) for ids in each] if self.at_start else each
 
 
 def lay_out(segments: Sequence[Segment], tokenizer: Tokenizer, chat: ChatFormat) -> Layout:

@@ -58,9 +58,9 @@ def plan_choices(
     Where one choice's tokens begin another's, all get the end-of-turn token to be scored, so that
     like is compared with like. Raises InvalidRequest for an empty prompt.
     """
-    runs = [*layout.runs, Run(layout.glue, True)]
-    bare = layout.open_ids(tokenizer, layout.runs)
-    paths = [layout.open_ids(tokenizer, [*runs, Run(choice, False)]) for choice in choices]
+    # The glue is markup, but it holds white space only and never a control token.
+    endings = [Run("", False), *(Run(layout.glue + choice, False) for choice in choices)]
+    bare, *paths = layout.open_ids(tokenizer, endings)
     n = _common([bare, *paths])
     if n == 0 and not layout.settled:
         # No token is common to all: keep the prompt's own split rather than have no prompt.

@@ -117,21 +117,29 @@ class Tokenizer:
         put a space before a text must not do so in the middle of one. No start token is added; see
         `with_start`. Raises InvalidRequest for text that is not valid Unicode.
         """
+        return self._encode(runs, after, {})
+
+    def encode_each(
+        self, runs: Sequence[Run], endings: Sequence[Run], after: int | None = None
+    ) -> list[list[int]]:
+        """Ids of the runs joined with each ending in turn; what they share is tokenised once."""
+        memo: dict[tuple[str, bool], list[int]] = {}
+        return [self._encode([*runs, ending], after, memo) for ending in endings]
+
+    def _encode(
+        self, runs: Sequence[Run], after: int | None, memo: dict[tuple[str, bool], list[int]]
+    ) -> list[int]:
         ids: list[int] = []
         for piece in self._pieces(runs):
             if isinstance(piece, int):
                 ids.append(piece)
-            else:
-                previous = ids[-1] if ids else after
-                library = self._bare if self._continues(previous, bool(ids)) else self._library
-                ids.extend(library.encode(piece, add_special_tokens=False).ids)
+                continue
+            bare = self._continues(ids[-1] if ids else after, bool(ids))
+            if (piece, bare) not in memo:
+                library = self._bare if bare else self._library
+                memo[piece, bare] = library.encode(piece, add_special_tokens=False).ids
+            ids.extend(memo[piece, bare])
         return ids
-
-    def encode_each(
-        self, runs: Sequence[Run], endings: Sequence[str], after: int | None = None
-    ) -> list[list[int]]:
-        """Ids of the runs joined with each (untrusted) ending in turn."""
-        return [self.encode([*runs, Run(ending, False)], after) for ending in endings]
 
     def with_start(self, ids: list[int]) -> list[int]:
         """`ids` with the start token in front, if this tokenizer adds one and it is not there."""

@@ -41,8 +41,8 @@ def pages_for(need: MemoryNeed, available: int, cap: int = MAX_KV_BYTES) -> int:
     if pages < 1:
         raise ModelError(
             f"the model needs {_mib(need.weights)} for its weights and {_mib(need.page)} "
-            f"a KV page, but this process may use {_mib(available)}: free memory, raise the container's "
-            "limit or take a smaller model"
+            f"a KV page, but this process may use {_mib(available)}: free memory, raise the "
+            "container's limit or take a smaller model"
         )
     return pages
 

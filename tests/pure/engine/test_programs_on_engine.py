@@ -6,31 +6,21 @@ asks the script directly; results are equal and afterwards every page is free or
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import naive
-from byte_tokenizer import IM_END, byte_tokenizer
-from fake_runner import FakeRunner, chain_all, expected, token_logprob
+from byte_tokenizer import IM_END
+from engines import LETTERS, fake_engine
+from fake_runner import chain_all, expected, token_logprob
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import program_bodies
 
-from branchwork.backend.config import SchedulerConfig
-from branchwork.backend.inprocess import InProcessPort
-from branchwork.backend.port import ReadStats
-from branchwork.backend.sched.scheduler import Scheduler
-from branchwork.backend.text.chat import ChatFormat
 from branchwork.backend.text.frontend import Frontend
-from branchwork.backend.text.stops import watch_factory
 from branchwork.lang.choose import pick as best
 from branchwork.lang.errors import ProgramError
 from branchwork.lang.request import Delta, Request, Text
-from branchwork.radix.cache import PrefixCache
-
-LETTERS = (*b"abcdefghij ", IM_END)
-N_PAGES, CONFIG = 1500, SchedulerConfig(page_size=4, max_running=6, step_tokens=200)
 
 
 class Refusing:
@@ -84,43 +74,16 @@ class EngineOracle:
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(body=program_bodies(), n_pages=st.sampled_from([N_PAGES, 300]))
+@given(body=program_bodies(), n_pages=st.sampled_from([1500, 300]))
 def test_a_program_on_the_engine_gives_what_the_naive_interpreter_gives(
     body: naive.Body, n_pages: int
 ) -> None:
-    tokenizer = byte_tokenizer()
-    runner = FakeRunner(n_pages, CONFIG.page_size, LETTERS)
-    cache = PrefixCache(n_pages, CONFIG.page_size)
-    scheduler = Scheduler(cache, CONFIG, watch_factory(tokenizer))
-    port = InProcessPort(scheduler, runner)
-    front = Frontend(port, tokenizer, ChatFormat.of(tokenizer), 100_000)
     program, states = naive.program_of(body)
-    try:
+    with fake_engine(n_pages) as fake:
         try:
-            program.run(engine=Refusing(front))
+            program.run(engine=Refusing(fake.client))
         except ProgramError as error:
             outcome = naive.Outcome(error=naive.error_of(error))
         else:
             outcome = naive.outcome_of(states)
-    finally:
-        wait_until_idle(port)
-        stats = scheduler.stats()
-        cache.audit()
-        port.close()
-    assert outcome == naive.naive(body, EngineOracle(front))
-    assert stats.running == stats.waiting == stats.leased_pages == 0
-    assert stats.free_pages + stats.cached_pages == stats.total_pages
-    assert runner.closed
-
-
-def wait_until_idle(port: InProcessPort) -> None:
-    """Cancelled calls are let go of before the engine's next step: let it come to that."""
-
-    async def read() -> None:
-        for _ in range(1000):
-            stats = (await port.control(ReadStats())).stats
-            if not stats.running and not stats.waiting:
-                return
-        raise AssertionError("jobs are still live")
-
-    asyncio.run(read())
+    assert outcome == naive.naive(body, EngineOracle(fake.client))

@@ -167,3 +167,49 @@ def program_bodies(
 
 def asks_fixed() -> naive.Ask:
     return naive.Ask("turn:", "a")
+
+
+# -- attention: rows of one step over scattered pages ---------------------------------------
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    page_size: int
+    n_pages: int
+    rows: tuple[AttentionRow, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
+class AttentionRow:
+    n_tokens: int
+    start: int
+    pages: tuple[int, ...]
+    parents: tuple[int, ...] | None
+
+
+@st.composite
+def tree_parents(draw: st.DrawFn, n: int) -> tuple[int, ...]:
+    return tuple(draw(st.integers(-1, i - 1)) for i in range(n))
+
+
+@st.composite
+def attention_cases(draw: st.DrawFn) -> AttentionCase:
+    """Rows of one token, chunks and trees, each on pages of its own, in any order."""
+    page_size = draw(st.sampled_from([1, 4, 16]))
+    lengths = draw(
+        st.lists(
+            st.tuples(st.just(1) | st.integers(1, 7), st.integers(0, 40)), min_size=1, max_size=5
+        )
+    )
+    counts = [-(-(n + start) // page_size) for n, start in lengths]
+    n_pages = sum(counts) + draw(st.integers(0, 3))
+    ids = list(range(n_pages))
+    if draw(st.booleans()):  # else every row is one run of neighbours
+        ids = list(draw(st.permutations(ids)))
+    rows = []
+    for (n, start), count in zip(lengths, counts, strict=True):
+        parents = draw(st.none() | tree_parents(n))
+        rows.append(AttentionRow(n, start, tuple(ids[:count]), parents))
+        ids = ids[count:]
+    return AttentionCase(page_size, n_pages, tuple(rows), draw(st.integers(0, 2**16)))

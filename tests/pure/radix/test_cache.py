@@ -167,11 +167,13 @@ def test_the_upper_node_of_a_split_inherits_what_orders_eviction() -> None:
 
 def test_a_split_above_a_locked_node_is_locked_too() -> None:
     cache = PrefixCache(10, 4)
-    deep = start(cache, run(16))
+    deep, twin = start(cache, run(16)), cache.acquire(pack(run(17)))
     lease = cache.acquire(pack(run(9)))
     cache.release(lease)
     upper, lower = nodes(cache)
-    assert (upper.locks, lower.locks) == (1, 1)
+    assert (upper.locks, lower.locks) == (1, 2)
+    cache.audit()
+    cache.release(twin)
     assert cache.flush() == 0
     assert cache.peek(pack(run(17))) == 16
     cache.release(deep)
@@ -363,6 +365,46 @@ def test_a_longer_commit_leaves_a_partial_page_that_somebody_writes() -> None:
     assert writer.pages == longer.pages
     assert cache.stats().cached == 2
     cache.audit()
+
+
+def test_a_begun_page_given_up_for_a_siblings_stays_while_somebody_copies_from_it() -> None:
+    cache = PrefixCache(10, 4)
+    writer, other = cache.acquire(pack(run(8))), cache.acquire(pack(run(8)))
+    for lease, n in ((writer, 6), (other, 8)):
+        cache.grow(lease, 8)
+        cache.commit(lease, pack(run(n)))
+    begun = writer.pages[1]
+    reader = cache.acquire(pack([*run(6), 77]))
+    assert reader.copy is not None and reader.copy.src == begun
+    cache.commit(writer, pack(run(8)))
+    assert writer.pages == other.pages
+    cache.audit()
+    cache.copied(reader)
+    assert cache.stats().evictable == 1
+    cache.audit()
+
+
+def test_a_begun_page_given_up_for_a_siblings_is_freed_at_once() -> None:
+    cache = PrefixCache(10, 4)
+    writer, other = cache.acquire(pack(run(8))), cache.acquire(pack(run(8)))
+    for lease, n in ((writer, 6), (other, 8), (writer, 8)):
+        cache.grow(lease, 8)
+        cache.commit(lease, pack(run(n)))
+    assert writer.pages == other.pages
+    assert (cache.stats().free, cache.stats().cached) == (8, 2)
+    cache.audit()
+
+
+def test_a_leaf_that_two_leases_end_in_is_not_lengthened_under_either() -> None:
+    cache = PrefixCache(10, 4)
+    one = start(cache, run(8))
+    two = cache.acquire(pack(run(9)))
+    assert two.cached == 8
+    cache.grow(one, 12)
+    cache.commit(one, pack(run(12)))
+    cache.audit()
+    cache.release(one)
+    assert cache.flush() == 1
 
 
 def test_a_partial_page_that_is_covered_already_stays_private() -> None:

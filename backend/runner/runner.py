@@ -52,10 +52,15 @@ class Runner:
         self._attention = attention
 
     @torch.inference_mode()
-    def forward(self, plan: StepPlan) -> Pending:
-        """Run a plan's copies, then all its rows in one pass. KV of every row is stored."""
+    def forward(self, plan: StepPlan) -> Pending | None:
+        """Run a plan's copies, then all its rows in one pass. KV of every row is stored.
+
+        None for a plan of copies alone.
+        """
         decoder, pool = self._parts()
         pool.copy(plan.copies)
+        if not plan.rows:
+            return None
         inputs = build_inputs(plan, decoder.device)
         step = self._attention.plan(inputs.rows)
         hidden = decoder.forward(inputs.tokens, inputs.positions, step, pool.tensor)
@@ -69,6 +74,8 @@ class Runner:
 
         `pending` is what `forward` returned; the loop passes it through unseen.
         """
+        if pending is None:
+            return StepResult(())
         assert isinstance(pending, Pending), "not a step of this runner"
         inputs = pending.inputs
         drawn = dict(zip(inputs.draw_rows, sample(pending.logits, inputs.draws), strict=True))

@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Copies first, then all rows in one batch. Never empty."""
+    """Copies first, then all rows in one batch. Never empty, but there may be copies alone."""
 
     rows: tuple[Row, ...]
     copies: tuple[Copy, ...] = ()

@@ -49,7 +49,7 @@ class TokenWatch:
         return str(token_id) if str(token_id) in self._stops else None
 
 
-def watch(stops: tuple[str, ...]) -> StopWatch:
+def watch(stops: tuple[str, ...], _prompt: Sequence[int]) -> StopWatch:
     return TokenWatch(stops)
 
 

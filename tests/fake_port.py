@@ -119,7 +119,7 @@ class FakePort(EnginePort):
     def _draw(self, job: Job, prompt: list[int]) -> tuple[list[int], list[float], str]:
         drawn: list[int] = []
         scored: list[float] = []
-        watch = self.watch(job.stop) if self.watch is not None and job.stop else None
+        watch = self.watch(job.stop, unpack(job.prompt)) if self.watch and job.stop else None
         while len(drawn) < job.max_tokens:
             ids = [*prompt, *drawn]
             token = self.script(ids)

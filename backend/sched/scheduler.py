@@ -69,8 +69,10 @@ class Scheduler:
             )
         if len(self._waiting) >= self._config.max_waiting:
             raise Overloaded(f"{len(self._waiting)} requests are waiting already; try again later")
-        seq = Sequence(job, self._arrivals, self._watch(job.stop) if job.stop else None)
+        seq = Sequence(job, self._arrivals)
         refuse_impossible(seq, self._config, self.cache.total_pages)
+        if job.stop:
+            seq.watch = self._watch(job.stop, seq.ids)
         self._arrivals += 1
         self._waiting.add(seq)
 

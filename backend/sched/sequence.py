@@ -33,11 +33,11 @@ class Sequence:
         "watch",
     )
 
-    def __init__(self, job: Job, arrival: int, watch: StopWatch | None) -> None:
+    def __init__(self, job: Job, arrival: int) -> None:
         """`arrival` orders sequences for good: a retracted one keeps it."""
         self.job = job
         self.arrival = arrival
-        self.watch = watch
+        self.watch: StopWatch | None = None  # set where the job has stop strings
         self.ids: list[int] = list(unpack(job.prompt))
         self.key = job.prompt  # packed ids as of the last (re)queueing: what the cache is asked for
         self.n_prompt = len(self.ids)

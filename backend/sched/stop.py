@@ -5,7 +5,7 @@ The text room implements it (`text/stops.py`), the composition root hands a fact
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -17,4 +17,5 @@ class StopWatch(Protocol):
         ...
 
 
-WatchFactory = Callable[[tuple[str, ...]], StopWatch]
+# (stop strings, ids of the prompt, which may end within a character) -> watch
+WatchFactory = Callable[[tuple[str, ...], Sequence[int]], StopWatch]

@@ -73,8 +73,11 @@ class StopWatch:
 
     __slots__ = ("_buffer", "_detok")
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
-        self._detok = Detok(tokenizer)
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str], prompt: Sequence[int] = ()
+    ) -> None:
+        """`prompt`: the ids in front; how a first token reads may depend on them."""
+        self._detok = Detok(tokenizer, prompt)
         self._buffer = StopBuffer(stops)
 
     def push(self, token_id: int) -> str | None:
@@ -86,6 +89,8 @@ class StopWatch:
         return None if hit is None else hit.stop
 
 
-def watch_factory(tokenizer: Tokenizer) -> Callable[[tuple[str, ...]], StopWatch]:
-    """What the scheduler calls with a job's stop strings."""
-    return lambda stops: StopWatch(tokenizer, stops)
+def watch_factory(
+    tokenizer: Tokenizer,
+) -> Callable[[tuple[str, ...], Sequence[int]], StopWatch]:
+    """What the scheduler calls with a job's stop strings and prompt."""
+    return lambda stops, prompt: StopWatch(tokenizer, stops, prompt)

@@ -18,7 +18,9 @@ class Trie(msgspec.Struct, frozen=True, kw_only=True):
 
     Node i holds `tokens[i]`; `parents[i]` < i is its parent node, -1 for a child of the prompt.
     `paths[c]` lists choice c's nodes from the top. `kept[c]` of them join the sequence if c wins
-    (an end-of-turn node that was only scored does not). `method` is one of `lang.request.METHODS`.
+    (an end-of-turn node that was only scored does not). `method` is one of `lang.request.METHODS`;
+    `n_bytes[c]` and `priors[c]` are what `lang.choose.pick` wants of choice c for "byte_mean" and
+    for "unconditional" (where the asker has scored the choices without the prompt before).
     """
 
     tokens: tuple[int, ...]
@@ -26,6 +28,8 @@ class Trie(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[tuple[int, ...], ...]
     kept: tuple[int, ...]
     method: str = "total"
+    n_bytes: tuple[int, ...] = ()
+    priors: tuple[float, ...] = ()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,7 +50,8 @@ class MockClient:
     `script`: a function (prompt text, request) -> text, whose exceptions become the call's; or a
     mapping from how the prompt ends to the text, or to an exception (the longest end wins;
     `default_text` answers the rest). In the prompt text a role stands as "<|user|>" and "<|end|>".
-    `scorer`: (prompt text, choice) -> a log-probability a character. `delay`: seconds before a call
+    `scorer`: (prompt text, choice) -> a log-probability a character; the text is "" where a choice
+    is scored without its prompt. `delay`: seconds before a call
     answers. `delta_tokens`: tokens a delta; None sends all at once. `cache`: report as cached what
     an earlier call's tokens share, as an engine would. `keep`: how many of the newest requests stay
     in `requests`.
@@ -156,7 +157,11 @@ class MockClient:
 
     def _choose(self, request: Request, prompt: Tokens, text: str) -> Finish:
         logprobs = [self._scorer(text, choice) for choice in request.choices]
-        winner = choose.pick(request.method, logprobs)
+        n_bytes = tuple(map(choose.n_bytes, request.choices))
+        priors: tuple[float, ...] = ()
+        if request.method == "unconditional":
+            priors = choose.totals([self._scorer("", choice) for choice in request.choices])
+        winner = choose.pick(request.method, logprobs, n_bytes, priors)
         value = request.choices[winner]
         return Finish(
             reason="stop",
@@ -164,7 +169,7 @@ class MockClient:
             prompt=prompt,
             kept=_tokens(value),
             winner=winner,
-            scores=choose.scores(request.choices, logprobs),
+            scores=choose.scores(request.choices, logprobs, priors),
         )
 
     def _deltas(self, finish: Finish) -> list[Delta]:

@@ -9,8 +9,8 @@ asker puts it in place of the segments it sent, then appends `Finish.kept` (the 
 where a stop string cut a token in two, a `Text` of `Finish.tail`. What was tokenised once is thus
 never tokenised again, and the next call's prompt extends this one's token for token.
 
-gc=False: these values hold only each other, never a cycle, and a batch keeps very many; walking them
-in every collection took as long as running the programs.
+gc=False: these values hold only each other, never a cycle, and a batch keeps very many; walking
+them in every collection took as long as running the programs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Tokens(msgspec.Struct, frozen=True, gc=False, tag="tokens"):
 
 Segment = Text | RoleStart | RoleEnd | Tokens
 
-METHODS = ("total", "token_mean")
+METHODS = ("total", "token_mean", "byte_mean", "greedy_token", "unconditional")
+"""How a choice may be scored; `choose` says what each means."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -87,11 +88,18 @@ class Usage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ChoiceScore(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """How one choice did: total and per-token mean log-probability, and the token logprobs."""
+    """How one choice did, by every method (`choose` defines them); higher is better.
+
+    All are natural-log probabilities but `greedy_token`, a number of tokens, and `probability`, the
+    softmax of the totals. `unconditional` costs a second pass: None unless it was the method asked.
+    """
 
     text: str
     total: float
     token_mean: float
+    byte_mean: float
+    greedy_token: int
+    unconditional: float | None = None
     token_logprobs: tuple[float, ...]
     probability: float
 

@@ -87,7 +87,9 @@ class FakePort(EnginePort):
         logprobs = self._prompt_logprobs(job, prompt)
         if job.trie is not None:
             nodes = self._node_logprobs(job, prompt)
-            winner = pick(job.trie.method, [[nodes[i] for i in path] for path in job.trie.paths])
+            trie = job.trie
+            paths = [[nodes[i] for i in path] for path in trie.paths]
+            winner = pick(trie.method, paths, trie.n_bytes, trie.priors)
             computed = len(prompt) - cached + len(job.trie.tokens)
             end = End(
                 reason="stop",

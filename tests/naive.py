@@ -7,11 +7,13 @@ oracle is here, other clients bring their own.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from branchwork.lang import choose
 from branchwork.lang import dsl as bw
-from branchwork.lang.choose import pick as best
 from branchwork.lang.errors import ProgramError
 from branchwork.lang.mock import cut, default_scores, default_text, render, settle
 from branchwork.lang.program import Program
@@ -210,8 +212,18 @@ class MockOracle:
 
     def choose(self, prompt: tuple[Any, ...], pick: Pick) -> str:
         text = render(settle(Request(segments=prompt)))
-        scores = [default_scores(text, choice) for choice in pick.choices]
-        return pick.choices[best(pick.method, scores)]
+        return winner(
+            pick,
+            [default_scores(text, choice) for choice in pick.choices],
+            [default_scores("", choice) for choice in pick.choices],
+        )
+
+
+def winner(pick: Pick, scores: Sequence[Sequence[float]], bare: Sequence[Sequence[float]]) -> str:
+    """The choice that wins with these log-probabilities a token, after the prompt and without."""
+    n_bytes = [len(choice.encode()) for choice in pick.choices]
+    priors = [math.fsum(logprobs) for logprobs in bare]
+    return pick.choices[choose.pick(pick.method, scores, n_bytes, priors)]
 
 
 def script(prompt: str, request: Request) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from branchwork.backend.config import SchedulerConfig
 from branchwork.backend.port import Job
+from branchwork.lang.request import METHODS
 
 # -- schedules: jobs over few tokens, so that prefixes are shared all the time --------------
 
@@ -116,7 +117,7 @@ def picks() -> st.SearchStrategy[naive.Pick]:
         lead=st.sampled_from(LEADS),
         name=st.sampled_from("abc"),
         choices=st.sampled_from([("yes", "no"), ("one", "two", "three"), ("only",)]),
-        method=st.sampled_from(["total", "token_mean"]),
+        method=st.sampled_from(METHODS),
     )
 
 

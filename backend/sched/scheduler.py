@@ -293,7 +293,8 @@ class Scheduler:
         n_prompt_scores = len(out.scores) - len(trie.tokens)
         seq.prompt_logprobs.extend(out.scores[:n_prompt_scores])
         nodes = out.scores[n_prompt_scores:]
-        winner = pick(trie.method, [[nodes[i] for i in path] for path in trie.paths])
+        paths = [[nodes[i] for i in path] for path in trie.paths]
+        winner = pick(trie.method, paths, trie.n_bytes, trie.priors)
         kept = kept_nodes(trie, winner, seq.inner)
         slots = [(base + seq.inner.index(node), base + i) for i, node in enumerate(kept)]
         seq.ids.extend(trie.tokens[node] for node in kept)

@@ -92,8 +92,11 @@ class Drawn:
 
 def chosen(choices: Choices, prompt: Tokens, request: Request, end: End, usage: Usage) -> Delta:
     """The one delta of a call with choices."""
-    paths = [[end.node_logprobs[node] for node in path] for path in choices.trie.paths]
-    winner = pick(request.method, paths) if end.winner is None else end.winner
+    trie = choices.trie
+    paths = choices.logprobs(end.node_logprobs)
+    winner = end.winner
+    if winner is None:
+        winner = pick(trie.method, paths, trie.n_bytes, trie.priors)
     text = request.choices[winner]
     ids = choices.kept_ids(winner)
     finish = Finish(
@@ -103,7 +106,7 @@ def chosen(choices: Choices, prompt: Tokens, request: Request, end: End, usage: 
         kept=Tokens(ids, (Text(text),)),
         prompt_logprobs=prompt_logprobs(request, end),
         winner=winner,
-        scores=scores(request.choices, paths),
+        scores=scores(request.choices, paths, trie.priors),
         usage=usage,
     )
     return Delta(text=text, ids=ids, finish=finish)

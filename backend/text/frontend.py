@@ -10,10 +10,11 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from ...lang.choose import totals
 from ...lang.errors import Cancelled, EngineClosed, InvalidRequest, PromptTooLong, from_wire
 from ...lang.request import Delta, Request, Tokens, Usage
 from ...radix.key import pack
@@ -21,7 +22,7 @@ from ..port import End, EnginePort, Job, Update
 from .answer import Drawn, chosen
 from .chat import ChatFormat
 from .layout import lay_out
-from .select import Choices, check_choices, empty_prompt, plan_choices
+from .select import Choices, bare_prompt, check_choices, empty_prompt, plan_choices
 from .tokenizer import Tokenizer
 
 
@@ -51,8 +52,11 @@ class Frontend:
         clock = _Clock()
         prepared = self.prepare(request)
         if prepared.choices is not None:
+            prepared, spent = await self._with_priors(prepared)
+            assert prepared.choices is not None
             scored = await self._run_choices(prepared.job)
             usage = clock.usage(len(prepared.prompt.ids), 0, scored)
+            usage = msgspec.structs.replace(usage, computed_tokens=usage.computed_tokens + spent)
             yield chosen(prepared.choices, prepared.prompt, request, scored, usage)
             return
         drawn = Drawn(self._tokenizer, prepared.prompt, request)
@@ -135,6 +139,29 @@ class Frontend:
                 f"context is {self._context} tokens; shorten the prompt"
             )
         return room
+
+    async def _with_priors(self, prepared: Prepared) -> tuple[Prepared, int]:
+        """Score the choices without their prompt first, where the method asks for it.
+
+        The job's trie then carries the totals, so that the engine can tell the winner as for any
+        other method. Also how many tokens that took.
+        """
+        choices = prepared.choices
+        if choices is None or choices.trie.method != "unconditional":
+            return prepared, 0
+        bare = msgspec.structs.replace(
+            prepared.job,
+            id=secrets.token_hex(8),
+            prompt=pack(bare_prompt(self._tokenizer)),
+            trie=msgspec.structs.replace(choices.trie, method="total"),
+            logprobs_from=None,
+        )
+        end = await self._run_choices(bare)
+        priors = totals(choices.logprobs(end.node_logprobs))
+        trie = msgspec.structs.replace(choices.trie, priors=priors)
+        job = msgspec.structs.replace(prepared.job, trie=trie)
+        informed = replace(prepared, job=job, choices=replace(choices, trie=trie))
+        return informed, end.computed_tokens
 
     async def _run_choices(self, job: Job) -> End:
         async with _closing(self._port.submit(job)) as updates:

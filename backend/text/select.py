@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
+import msgspec
+
+from ...lang.choose import check_method, n_bytes
 from ...lang.errors import InvalidRequest
-from ...lang.request import METHODS
 from ..port import Trie
 from .layout import Layout
 from .tokenizer import Run, Tokenizer
@@ -30,6 +32,10 @@ class Choices:
         nodes = self.trie.paths[choice][: self.trie.kept[choice]]
         return tuple(self.trie.tokens[node] for node in nodes)
 
+    def logprobs(self, node_logprobs: Sequence[float]) -> list[list[float]]:
+        """The log-probabilities of each choice's tokens, from those of the trie's nodes."""
+        return [[node_logprobs[node] for node in path] for path in self.trie.paths]
+
     @property
     def depth(self) -> int:
         """Length of the longest path in tokens."""
@@ -38,8 +44,7 @@ class Choices:
 
 def check_choices(choices: Sequence[str], method: str) -> None:
     """Refuse choices that cannot be told apart or scored, and unknown methods."""
-    if method not in METHODS:
-        raise InvalidRequest(f"method must be one of {', '.join(METHODS)}, found {method!r}")
+    check_method(method)
     for i, choice in enumerate(choices):
         if not choice:
             raise InvalidRequest(
@@ -73,7 +78,19 @@ def plan_choices(
         if not tokens:
             raise InvalidRequest(f"choice {choice!r} has no tokens of its own after this prompt")
     end = _end_of_turn(layout, tokenizer) if _one_begins_another(own) else None
-    return Choices((*layout.settled, *paths[0][:n]), _trie(own, end, method))
+    trie = msgspec.structs.replace(
+        _trie(own, end), method=method, n_bytes=tuple(map(n_bytes, choices))
+    )
+    return Choices((*layout.settled, *paths[0][:n]), trie)
+
+
+def bare_prompt(tokenizer: Tokenizer) -> list[int]:
+    """What stands before the choices where they are scored without their prompt: as little as can.
+
+    The start token where the model's prompts have one, else a line break; never nothing, for the
+    first token needs something to follow.
+    """
+    return tokenizer.with_start([]) or tokenizer.encode([Run("\n", False)])
 
 
 def empty_prompt() -> InvalidRequest:
@@ -101,7 +118,7 @@ def _end_of_turn(layout: Layout, tokenizer: Tokenizer) -> int | None:
     return next((i for i in closing if i in tokenizer.end_ids), tokenizer.eos_id)
 
 
-def _trie(paths: Sequence[Sequence[int]], end: int | None, method: str) -> Trie:
+def _trie(paths: Sequence[Sequence[int]], end: int | None) -> Trie:
     nodes: dict[tuple[int, int], int] = {}  # (parent node, token) -> node, in order of creation
     routes: list[tuple[int, ...]] = []
     for path in paths:
@@ -115,5 +132,4 @@ def _trie(paths: Sequence[Sequence[int]], end: int | None, method: str) -> Trie:
         parents=tuple(parent for parent, _ in nodes),
         paths=tuple(routes),
         kept=tuple(len(path) for path in paths),
-        method=method,
     )

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import naive
-from byte_tokenizer import IM_END
+from byte_tokenizer import IM_END, byte_tokenizer
 from engines import LETTERS, fake_engine
 from fake_runner import chain_all, expected, token_logprob
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from strategies import program_bodies
 
 from branchwork.backend.text.frontend import Frontend
-from branchwork.lang.choose import pick as best
+from branchwork.backend.text.select import bare_prompt
 from branchwork.lang.errors import ProgramError
 from branchwork.lang.request import Delta, Request, Text
 
@@ -65,12 +65,15 @@ class EngineOracle:
         return text
 
     def choose(self, prompt: tuple[Any, ...], pick: naive.Pick) -> str:
-        ids = self._ids(prompt)
-        scores = [
-            [token_logprob(chain_all([*ids, *data[:i]]), token) for i, token in enumerate(data)]
-            for data in (choice.encode() for choice in pick.choices)
-        ]
-        return pick.choices[best(pick.method, scores)]
+        bare = bare_prompt(byte_tokenizer())
+        return naive.winner(pick, _scores(self._ids(prompt), pick), _scores(bare, pick))
+
+
+def _scores(ids: list[int], pick: naive.Pick) -> list[list[float]]:
+    return [
+        [token_logprob(chain_all([*ids, *data[:i]]), token) for i, token in enumerate(data)]
+        for data in (choice.encode() for choice in pick.choices)
+    ]
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))

@@ -9,17 +9,27 @@ from byte_tokenizer import ENDOFTEXT, IM_END, make
 from fake_port import FakePort, brute_force_total, even_score
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_kinds import TOKENIZERS
+from text_kinds import TOKENIZERS, library_of
 
 from branchwork.backend.port import Trie
 from branchwork.backend.text.chat import ChatFormat
+from branchwork.backend.text.folder import Facts
 from branchwork.backend.text.frontend import Frontend
 from branchwork.backend.text.layout import lay_out
-from branchwork.backend.text.select import plan_choices
+from branchwork.backend.text.select import bare_prompt, plan_choices
 from branchwork.backend.text.tokenizer import Run, Tokenizer
 from branchwork.lang.client import complete
 from branchwork.lang.errors import InvalidRequest
-from branchwork.lang.request import Finish, Request, RoleEnd, RoleStart, Segment, Text, Tokens
+from branchwork.lang.request import (
+    METHODS,
+    Finish,
+    Request,
+    RoleEnd,
+    RoleStart,
+    Segment,
+    Text,
+    Tokens,
+)
 
 YES_NO = make(words=(" yes", " no", "A:", "yes"))
 OPEN = (RoleStart("user"), Text("hi"), RoleEnd("user"), RoleStart("assistant"))
@@ -94,6 +104,7 @@ def test_choices_that_share_tokens_share_nodes() -> None:
         parents=(-1, 0, 1, 1, -1),
         paths=((0, 1, 2), (0, 1, 3), (4,)),
         kept=(3, 3, 1),
+        n_bytes=(3, 3, 1),
     )
 
 
@@ -151,6 +162,34 @@ def test_the_winner_is_the_value_and_its_ids_are_kept() -> None:
     assert port.jobs[0].max_tokens == 0
     assert finish.usage.completion_tokens == 0
     assert finish.usage.computed_tokens == 1 + 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_engine_and_the_scores_agree_on_the_winner(method: str) -> None:
+    finish, port = choose((Text("x"),), (" yes", "zebra", " a"), method=method)
+    values = [getattr(score, method) for score in finish.scores]
+    assert finish.winner == values.index(max(values))
+    assert len(port.jobs) == (2 if method == "unconditional" else 1)
+
+
+def test_unconditional_scores_the_same_tokens_after_a_bare_start() -> None:
+    finish, port = choose((Text("x"),), (" yes", "zebra"), method="unconditional")
+    bare, job = port.jobs
+    assert bare.trie is not None and job.trie is not None
+    assert port.prompts == [[ord("\n")], [ord("x")]]
+    assert (bare.trie.tokens, bare.trie.paths) == (job.trie.tokens, job.trie.paths)
+    for path, score in zip(paths(job.trie), finish.scores, strict=True):
+        alone = brute_force_total(even_score, [ord("\n"), *path], 1)
+        assert score.unconditional == pytest.approx(score.total - alone)
+    assert finish.usage.computed_tokens == 2 * (1 + len(job.trie.tokens))
+    assert bare.id != job.id
+    assert finish.usage.prompt_tokens == 1
+
+
+def test_a_model_with_a_start_token_begins_the_bare_prompt_with_it() -> None:
+    facts = Facts(names={"bos_token": "<s>", "eos_token": "</s>"}, adds_bos=True)
+    tokenizer = Tokenizer(library_of("first"), facts)
+    assert bare_prompt(tokenizer) == [tokenizer.bos_id]
 
 
 def test_a_prompt_with_no_token_in_common_keeps_its_own_split() -> None:

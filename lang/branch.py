@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 
 from . import ir
 from . import request as wire
@@ -43,6 +44,7 @@ class Branch:
         "said",
         "segments",
         "slots",
+        "spans",
         "started",
         "task",
         "text",
@@ -65,6 +67,7 @@ class Branch:
         self.segments: list[wire.Segment] = []
         self.text: list[str] = []
         self.said: list[Said] = []
+        self.spans: dict[Slot, int] = {}  # open ones, and how much was said before
         # work between the two; the first item is in progress while `task` lives
         self.queue: deque[Work] = deque()
         self.task: asyncio.Task[None] | None = None
@@ -100,6 +103,10 @@ class Branch:
         self.text.append(text)
         self.said.append(wire.Text(text))
 
+    def since(self, span: Slot) -> str:
+        """What was said since the span's start, which is forgotten."""
+        return shown(self.said[self.spans.pop(span) :])
+
     def mark(self, marker: wire.RoleStart | wire.RoleEnd) -> None:
         """A role opens or ends."""
         self._flush()
@@ -125,6 +132,17 @@ class Branch:
         if self.text:
             self.segments.append(wire.Text("".join(self.text)))
             self.text.clear()
+
+
+def shown(pieces: Iterable[Said]) -> str:
+    """To be read by people: each message as "role: content" on its own line."""
+    parts = []
+    for piece in pieces:
+        if isinstance(piece, wire.Text):
+            parts.append(piece.text)
+        else:
+            parts.append(f"{piece.role}: " if isinstance(piece, wire.RoleStart) else "\n")
+    return "".join(parts)
 
 
 def subtree(branch: Branch) -> list[Branch]:

@@ -42,7 +42,7 @@ def check(nodes: Iterable[ir.Node], names: Container[str] = (), role: str | None
         role = role_after(role, node)
         if isinstance(node, ir.Ref) and node.name not in bound and node.name not in names:
             raise unbound(node.name, sorted(bound), node.where)
-        if isinstance(node, ir.Gen | ir.Select) and node.name is not None:
+        if isinstance(node, ir.Gen | ir.Select | ir.SpanEnd) and node.name is not None:
             bound.add(node.name)
         if isinstance(node, ir.Join):
             bound.update(node.names)

@@ -42,9 +42,9 @@ def pick(
     prompt, for "unconditional". Raises InvalidRequest for an unknown method.
     """
     check_method(method)
-    values: Sequence[float]
+    values: list[float]
     if method == "greedy_token":
-        values = _greedy_token(paths_logprobs)
+        values = [float(rounds) for rounds in _greedy_token(paths_logprobs)]
     elif method == "token_mean":
         values = [_token_mean(logprobs) for logprobs in paths_logprobs]
     else:

@@ -6,7 +6,7 @@ apart. Contracts live with the asker, so this stands in `lang`. Knows only `requ
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Protocol
 
 from .errors import EngineClosed
@@ -29,12 +29,19 @@ class Client(Protocol):
         ...
 
 
-async def complete(client: Client, request: Request) -> Finish:
-    """Run one call to its end and return the finish. The stream is closed, whatever happens."""
+async def complete(
+    client: Client, request: Request, hear: Callable[[str], None] | None = None
+) -> Finish:
+    """Run one call to its end and return the finish. The stream is closed, whatever happens.
+
+    `hear` is told the text of each delta as it comes.
+    """
     stream = client.stream(request)
     finish: Finish | None = None
     try:
         async for delta in stream:
+            if hear is not None:
+                hear(delta.text)
             finish = delta.finish or finish
     finally:
         if isinstance(stream, AsyncGenerator):

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from . import ir
+from . import ir, options
 from .errors import InvalidRequest, ProgramError, Unsupported
 from .place import where
-from .request import METHODS
-from .sampling import Sampling
 
 
 class Expr(msgspec.Struct, frozen=True):
@@ -66,17 +64,21 @@ def gen(  # noqa: PLR0913 - the public face names every option; inside it is one
     type: object | None = None,
     logprobs: bool = False,
     ignore_eos: bool = False,
+    timeout: float | None = None,
 ) -> Expr:
     """The model continues the text; the value is bound to `name`.
 
     `max_tokens` (default 256) bounds the drawn tokens, `temperature` (default 0) flattens the
     distribution, `top_p` keeps the likeliest tokens of that mass, `stop` ends the text and is
     removed from it, `seed` makes the call repeatable (siblings still differ), `logprobs` keeps each
-    token's log-probability in `meta`, `ignore_eos` draws on past the model's end token. `choices`
-    makes it a `select`. Options set on the program hold where none is given here.
+    token's log-probability in `meta`, `ignore_eos` draws on past the model's end token, `timeout`
+    is the longest the call may take, in seconds. `choices` makes it a `select`, and so does `type`:
+    bool, a Literal or an Enum, whose members are the choices and the value. Options set on the
+    program hold where none is given here.
 
     Raises `Unsupported` for `top_k`, `min_p`, `n` above 1, `regex`, `json_schema`, `grammar` and
-    `type`, which are not served yet, and `InvalidRequest` for values out of range or in conflict.
+    any other `type`, which are not served yet, and `InvalidRequest` for values out of range or in
+    conflict.
     """
     here = where()
     shapes = {"regex": regex, "json_schema": json_schema, "grammar": grammar, "type": type}
@@ -85,40 +87,56 @@ def gen(  # noqa: PLR0913 - the public face names every option; inside it is one
         raise InvalidRequest(f"[{here}] gen: {' and '.join(given)} conflict; give one of them")
     if n is not None and n < 1:
         raise InvalidRequest(f"[{here}] gen: n must be at least 1, found {n!r}")
-    later = {"top_k": top_k, "min_p": min_p, **shapes, "n": None if n == 1 else n}
-    for key, value in later.items():
+    for key, value in {"top_k": top_k, "min_p": min_p, "n": None if n == 1 else n}.items():
         if value is not None:
             raise Unsupported(f"[{here}] gen: {key} is not served by this version; leave it out")
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    few = options.members(type)
+    if choices is not None:
+        few = options.Options(options.listed(choices, f"[{here}] gen"))
+    if few is None and given:
+        raise options.needs_grammars(given[0], type, f"[{here}] gen")
     node = ir.Gen(
-        name=_name("gen", name, here),
+        name=name,
         max_tokens=max_tokens,
         temperature=temperature,
         top_p=top_p,
         seed=seed,
-        stop=stops,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
         ignore_eos=ignore_eos,
         logprobs=logprobs,
+        timeout=timeout,
         where=here,
     )
-    if choices is not None:
-        if node != ir.Gen(name=name, where=here):
-            raise InvalidRequest(
-                f"[{here}] gen: choices are scored, not drawn; leave out all sampling options"
-            )
-        return _select("gen", name, choices, "total", here)
-    _checked(node)
-    return Expr((node,))
+    if few is None:
+        return Expr((options.checked_gen(node),))
+    if node != ir.Gen(name=name, timeout=timeout, where=here):
+        raise InvalidRequest(
+            f"[{here}] gen: choices are scored, not drawn; leave out all sampling options"
+        )
+    scored = ir.Select(name=name, choices=few.texts, values=few.values, timeout=timeout, where=here)
+    return Expr((options.checked_select(scored, "gen"),))
 
 
-def select(name: str | None, choices: Sequence[str], *, method: str = "total") -> Expr:
+def select(
+    name: str | None,
+    choices: Sequence[str],
+    *,
+    method: str = "total",
+    timeout: float | None = None,
+) -> Expr:
     """The model picks one of `choices`, scored as continuations of the text in one pass.
 
-    `method` "total" takes the highest log-probability of the whole choice, "token_mean" the highest
-    mean over its tokens; `state.scores(name)` has both. `InvalidRequest` for no choices, an empty
-    or repeated one, or an unknown method.
+    `method` says by what: "total", the log-probability of the whole choice; "token_mean" and
+    "byte_mean", the same by length; "greedy_token", what greedy decoding over the choices would
+    write; "unconditional", how much likelier the prompt makes the choice than no prompt at all,
+    which takes a second pass. `state.scores(name)` has them all. `timeout`: the longest the call
+    may take, in seconds. `InvalidRequest` for no choices, an empty or repeated one, or an unknown
+    method.
     """
-    return _select("select", name, choices, method, where())
+    here = where()
+    texts = options.listed(choices, f"[{here}] select")
+    node = ir.Select(name=name, choices=texts, method=method, timeout=timeout, where=here)
+    return Expr((options.checked_select(node, "select"),))
 
 
 def ref(name: str) -> Expr:
@@ -150,72 +168,36 @@ def user(content: str | Expr) -> Expr:
     return role("user", content)
 
 
+def system_begin() -> Expr:
+    """Opens a system message, to be closed by `system_end`; `with s.system():` cannot forget it."""
+    return Expr((ir.RoleStart("system", where()),))
+
+
+def system_end() -> Expr:
+    """Closes a system message."""
+    return Expr((ir.RoleEnd("system", where()),))
+
+
+def user_begin() -> Expr:
+    """Opens a user message; see `system_begin`."""
+    return Expr((ir.RoleStart("user", where()),))
+
+
+def user_end() -> Expr:
+    """Closes a user message."""
+    return Expr((ir.RoleEnd("user", where()),))
+
+
+def assistant_begin() -> Expr:
+    """Opens an assistant message; see `system_begin`."""
+    return Expr((ir.RoleStart("assistant", where()),))
+
+
+def assistant_end() -> Expr:
+    """Closes an assistant message."""
+    return Expr((ir.RoleEnd("assistant", where()),))
+
+
 def assistant(content: str | Expr) -> Expr:
     """An assistant message, usually holding a `gen` or a `select`."""
     return role("assistant", content)
-
-
-def _select(what: str, name: str | None, choices: Sequence[str], method: str, here: str) -> Expr:
-    label = f"[{here}] {what}"
-    if isinstance(choices, str):
-        raise InvalidRequest(f"{label}: choices must be a list of strings, found one string")
-    found = tuple(choices)
-    if not found or not all(isinstance(choice, str) and choice for choice in found):
-        raise InvalidRequest(
-            f"{label}: choices must be at least one non-empty string, found {list(found)!r}"
-        )
-    if len(set(found)) != len(found):
-        raise InvalidRequest(f"{label}: choices must differ from each other, found {list(found)!r}")
-    if method not in METHODS:
-        raise InvalidRequest(
-            f"{label}: method must be one of {', '.join(METHODS)}, found {method!r}"
-        )
-    node = ir.Select(name=_name(what, name, here), choices=found, method=method, where=here)
-    return Expr((node,))
-
-
-def _name(what: str, name: object, here: str) -> str | None:
-    if name is None or (isinstance(name, str) and name):
-        return name
-    raise InvalidRequest(f"[{here}] {what}: name must be a non-empty string, found {name!r}")
-
-
-_NUMBERS: dict[str, type[int] | tuple[type[int], type[float]]] = {
-    "max_tokens": int,
-    "temperature": (int, float),
-    "top_p": (int, float),
-    "seed": int,
-}
-
-
-def checked_numbers(options: dict[str, object], label: str) -> None:
-    """Raise `InvalidRequest` where a given sampling option has the wrong type or range.
-
-    `options` may hold `max_tokens`, `temperature`, `top_p` and `seed`; None means not given.
-    """
-    given = {key: value for key, value in options.items() if value is not None}
-    for key, value in given.items():
-        if not isinstance(value, _NUMBERS[key]) or isinstance(value, bool):
-            raise InvalidRequest(f"{label}: {key} must be a number, found {value!r}")
-    try:
-        msgspec.structs.replace(_PLAIN, **given)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"{label}: {error}") from None
-
-
-_PLAIN = Sampling()
-
-
-def _checked(node: ir.Gen) -> None:
-    label = f"[{node.where}] gen"
-    numbers: dict[str, object] = {
-        "max_tokens": node.max_tokens,
-        "temperature": node.temperature,
-        "top_p": node.top_p,
-        "seed": node.seed,
-    }
-    checked_numbers(numbers, label)
-    if not all(isinstance(stop, str) and stop for stop in node.stop):
-        raise InvalidRequest(
-            f"{label}: stop must be a non-empty string or several, found {node.stop!r}"
-        )

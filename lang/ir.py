@@ -7,6 +7,8 @@ strings, numbers and tuples of them form no cycles, and a batch keeps many.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -42,15 +44,22 @@ class Gen(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="gen"):
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logprobs: bool = False
+    timeout: float | None = None
     where: str = ""
 
 
 class Select(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="select"):
-    """The model picks the likeliest of `choices` by `method` (a name in `request.METHODS`)."""
+    """The model picks the likeliest of `choices` by `method` (a name in `request.METHODS`).
+
+    `values[i]` is what choice i stands for; without any, its text. A member of an enum does not
+    survive serialising: its value comes back, or its name.
+    """
 
     name: str | None = None
     choices: tuple[str, ...]
     method: str = "total"
+    values: tuple[Any, ...] = ()
+    timeout: float | None = None
     where: str = ""
 
 
@@ -76,10 +85,24 @@ class Join(msgspec.Struct, frozen=True, gc=False, tag="join"):
     where: str = ""
 
 
-Node = Text | RoleStart | RoleEnd | Gen | Select | Ref | Fork | Join
+class SpanStart(msgspec.Struct, frozen=True, gc=False, tag="span_start"):
+    """What is said from here on will be a value."""
+
+    name: str
+    where: str = ""
+
+
+class SpanEnd(msgspec.Struct, frozen=True, gc=False, tag="span_end"):
+    """`name` is bound to what was said since the span's start."""
+
+    name: str
+    where: str = ""
+
+
+Node = Text | RoleStart | RoleEnd | Gen | Select | Ref | Fork | Join | SpanStart | SpanEnd
 Call = Gen | Select
 
-_ENCODER = msgspec.msgpack.Encoder()
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=lambda member: member.name)
 _DECODER = msgspec.msgpack.Decoder(tuple[Node, ...])
 
 

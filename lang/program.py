@@ -6,25 +6,25 @@ through `client_of`. This is what users import.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, cast, overload
 
 import msgspec
 
-from . import bridge, shell
+from . import batch, bridge, shell
+from .batch import Arguments, Inputs, Outcome
+from .calls import Calls
 from .client import Client
 from .defaults import default_engine
 from .errors import InvalidRequest
+from .feed import Feed
+from .iteration import Iteration
 from .run import Run
 from .settings import Settings
 from .state import State
-
-MAX_CONCURRENCY = 256
-"""Programs of a batch alive at once, unless told otherwise; bounds memory, not the engine."""
+from .stream import Stream
 
 
 class HasClient(Protocol):
@@ -38,7 +38,6 @@ class HasClient(Protocol):
 
 Engine = Client | HasClient
 Body = Callable[..., Any]
-Inputs = Mapping[str, Any] | tuple[Any, ...]
 
 
 def client_of(engine: Engine | None) -> Client:
@@ -93,12 +92,35 @@ class Program:
         """
         self._bind(args, kwargs)
         client = client_of(engine)
-        return shell.run(lambda: self._execute(client, args, kwargs))
+        return shell.run(lambda: self._execute(client, (args, kwargs)))
 
     async def arun(self, *args: Any, engine: Engine | None = None, **kwargs: Any) -> State:
         """As `run`, on the loop of the caller."""
         self._bind(args, kwargs)
-        return await self._execute(client_of(engine), args, kwargs)
+        return await self._execute(client_of(engine), (args, kwargs))
+
+    def stream(
+        self,
+        *args: Any,
+        engine: Engine | None = None,
+        var: str | None = None,
+        branches: bool = False,
+        **kwargs: Any,
+    ) -> Stream:
+        """Run and hand out the text as it comes: `for delta in p.stream(...)`, or `async for`.
+
+        All of the program's main line, or only what is bound to `var` (a span comes in one piece
+        when it ends); with `branches` also what forks and copies say, told apart by `delta.branch`.
+        `.state` is the state afterwards. Errors, and leaving the loop early: see `Stream`.
+        """
+        for name in ("var", "branches"):
+            if name in self._signature.parameters:
+                raise InvalidRequest(
+                    f"the parameter name {name!r} of the program is taken by stream"
+                )
+        self._bind(args, kwargs)
+        client = client_of(engine)
+        return Stream(lambda feed: self._execute(client, (args, kwargs), feed), var, branches)
 
     @overload
     def run_batch(
@@ -133,22 +155,91 @@ class Program:
     ) -> list[State] | list[State | Exception]:
         """Run once for each input (a dict of arguments, or a tuple); states in input order.
 
-        At most `max_concurrency` programs are alive at once. `progress` counts them on stderr. With
-        errors="raise" the first error cancels the rest and is raised; with "return" an exception
-        stands in the failed one's place. All inputs are checked before the first run.
+        At most `max_concurrency` programs are alive at once. `progress` shows on stderr how many
+        are done. With errors="raise" the first error cancels the rest and is raised; with "return"
+        an exception stands in the failed one's place. All inputs are checked before the first run.
         """
-        if errors not in ("raise", "return"):
-            raise InvalidRequest(f"errors must be 'raise' or 'return', found {errors!r}")
-        width = MAX_CONCURRENCY if max_concurrency is None else max_concurrency
-        if width < 1:
-            raise InvalidRequest(f"max_concurrency must be at least 1, found {max_concurrency!r}")
-        calls = [_split(each) for each in inputs]
-        for args, kwargs in calls:
-            self._bind(args, kwargs)
+        width = batch.checked_options(errors, max_concurrency)
+        calls = list(self._arguments(inputs))
         if not calls:
             return []
-        batch = _Batch(self, client_of(engine), calls, errors == "raise", progress)
-        return shell.run(lambda: batch.run(width))
+        source = self._source(engine, calls, width)
+        return shell.run(lambda: batch.gather(source(errors == "raise"), len(calls), progress))
+
+    @overload
+    async def arun_batch(
+        self,
+        inputs: Sequence[Inputs],
+        *,
+        engine: Engine | None = None,
+        progress: bool = False,
+        max_concurrency: int | None = None,
+        errors: Literal["raise"] = "raise",
+    ) -> list[State]: ...
+
+    @overload
+    async def arun_batch(
+        self,
+        inputs: Sequence[Inputs],
+        *,
+        engine: Engine | None = None,
+        progress: bool = False,
+        max_concurrency: int | None = None,
+        errors: Literal["return"],
+    ) -> list[State | Exception]: ...
+
+    async def arun_batch(
+        self,
+        inputs: Sequence[Inputs],
+        *,
+        engine: Engine | None = None,
+        progress: bool = False,
+        max_concurrency: int | None = None,
+        errors: Literal["raise", "return"] = "raise",
+    ) -> list[State] | list[State | Exception]:
+        """As `run_batch`, on the loop of the caller."""
+        width = batch.checked_options(errors, max_concurrency)
+        calls = list(self._arguments(inputs))
+        if not calls:
+            return []
+        source = self._source(engine, calls, width)
+        return await batch.gather(source(errors == "raise"), len(calls), progress)
+
+    def iter_batch(
+        self,
+        inputs: Iterable[Inputs],
+        *,
+        engine: Engine | None = None,
+        max_concurrency: int | None = None,
+        errors: Literal["raise", "return"] = "raise",
+    ) -> Iteration[Outcome]:
+        """(number of the input, state) as they finish: `for i, state in p.iter_batch(...)`.
+
+        Also with `async for`. Inputs are taken, and checked, as places get free, so they may come
+        from a generator without an end. Leaving the loop early cancels what runs. Options as for
+        `run_batch`; with errors="return" an exception comes in the place of a state.
+        """
+        width = batch.checked_options(errors, max_concurrency)
+        source = self._source(engine, self._arguments(inputs), width)
+        return Iteration(lambda: source(errors == "raise"))
+
+    def _arguments(self, inputs: Iterable[Inputs]) -> Iterable[Arguments]:
+        """The inputs of a batch, checked one by one."""
+        for each in inputs:
+            args, kwargs = batch.arguments_of(each)
+            self._bind(args, kwargs)
+            yield args, kwargs
+
+    def _source(
+        self, engine: Engine | None, calls: Iterable[Arguments], width: int
+    ) -> Callable[[bool], AsyncGenerator[Outcome, None]]:
+        client = client_of(engine)
+
+        def make(strict: bool) -> AsyncGenerator[Outcome, None]:
+            found = batch.outcomes(lambda call: self._execute(client, call), calls, width)
+            return batch.strict(found) if strict else found
+
+        return make
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         try:
@@ -157,10 +248,9 @@ class Program:
             name = getattr(self._body, "__name__", "program")
             raise InvalidRequest(f"{name}{self._signature}: {error}") from None
 
-    async def _execute(
-        self, client: Client, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> State:
-        run = Run(client, self.settings, self._warned)
+    async def _execute(self, client: Client, call: Arguments, feed: Feed | None = None) -> State:
+        args, kwargs = call
+        run = Run(client, Calls(self.settings, self._warned), feed)
         state = State(run, run.root)
         body = functools.partial(self._body, state, *args, **kwargs)
         try:
@@ -176,63 +266,6 @@ class Program:
                     error.add_note(f"also failed: {other}")
             raise
         return state
-
-
-class _Batch:
-    """Workers that take inputs in order; as many as may be alive at once."""
-
-    def __init__(
-        self,
-        program: Program,
-        client: Client,
-        calls: list[tuple[tuple[Any, ...], Mapping[str, Any]]],
-        strict: bool,
-        progress: bool,
-    ) -> None:
-        self._program = program
-        self._client = client
-        self._todo = iter(enumerate(calls))
-        self._results: list[Any] = [None] * len(calls)
-        self._strict = strict
-        self._progress = progress
-        self._done = 0
-
-    async def run(self, width: int) -> list[Any]:
-        width = min(width, len(self._results))
-        workers = [asyncio.create_task(self._work()) for _ in range(width)]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-            if self._progress:
-                sys.stderr.write("\n")
-        return self._results
-
-    async def _work(self) -> None:
-        for index, (args, kwargs) in self._todo:
-            try:
-                self._results[index] = await self._program._execute(self._client, args, kwargs)
-            except Exception as error:
-                if self._strict:
-                    error.add_note(f"in input {index} of the batch")
-                    raise
-                self._results[index] = error
-            self._done += 1
-            if self._progress:
-                sys.stderr.write(f"\r{self._done}/{len(self._results)} programs")
-                sys.stderr.flush()
-
-
-def _split(inputs: Inputs) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    if isinstance(inputs, Mapping):
-        return (), inputs
-    if isinstance(inputs, tuple):
-        return inputs, {}
-    raise InvalidRequest(
-        f"an input of a batch is a dict of arguments or a tuple, found {type(inputs).__name__}"
-    )
 
 
 @overload

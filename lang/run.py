@@ -9,19 +9,17 @@ here: `finish` waits for all, `abort` ends all. Hands the port Requests, never i
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import check, ir
 from . import request as wire
-from .branch import Branch, Work, subtree
+from .branch import Branch, Work, shown, subtree
+from .calls import Calls
 from .client import Client, complete
 from .errors import BranchworkError, CallTimeout, Cancelled, ProgramError
+from .feed import Feed
 from .place import Place
-from .sampling import Sampling
-from .settings import Settings
 from .slot import Slot
 from .watchdog import Watchdog
 
@@ -29,33 +27,19 @@ ABORT_S = 30.0
 """How long a client may take to let go of cancelled calls."""
 
 
-class CutWarning(UserWarning):
-    """A text was cut off by the default `max_tokens`, which the program never chose."""
-
-
-def derive_seed(seed: int, path: tuple[int, ...], call: int) -> int:
-    """The seed of one call, from the user's and the call's place: siblings differ, repeats agree.
-
-    `path` is the branch (empty for the root, then fork and branch number a level), `call` counts
-    the branch's calls from 0. The trailing 0 is the sample. In [0, 2**63).
-    """
-    key = f"{seed}:{','.join(map(str, path))}:{call}:0".encode()
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
-
-
 class Run:
-    """One run. `warned` holds the call sites warned about already; the program shares it."""
+    """One run. `feed` is told what is said, where somebody listens."""
 
-    def __init__(self, client: Client, settings: Settings, warned: set[str]) -> None:
+    def __init__(self, client: Client, calls: Calls, feed: Feed | None = None) -> None:
         """Nothing runs until something is appended. Needs no running loop yet."""
         self._client = client
-        self._settings = settings
-        self._warned = warned
+        self._calls = calls
+        self._feed = feed
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: list[Branch] = []
         self._told: set[ProgramError] = set()
         self._closed = False
-        self._watchdog = Watchdog(settings.timeout)
+        self._watchdog = Watchdog()
         self.root = Branch(Place())
         self.root.started = True
         self.calls: list[Slot] = []
@@ -91,6 +75,21 @@ class Run:
         slot = Slot()
         slot.settle(value, value if isinstance(value, str) else None)
         branch.bind(name, slot)
+
+    def open_span(self, branch: Branch, node: ir.SpanStart) -> Slot:
+        """What is said from here on belongs to the span of this slot; spans may nest."""
+        self._need_live(branch, node.where)
+        slot = Slot()
+        branch.nodes.append(node)
+        self._push(branch, (node, slot, ()))
+        return slot
+
+    def close_span(self, branch: Branch, node: ir.SpanEnd, slot: Slot) -> None:
+        """The span ends; its name is bound."""
+        self._need_live(branch, node.where)
+        branch.nodes.append(node)
+        branch.bind(node.name, slot)
+        self._push(branch, (node, slot, ()))
 
     def cancel(self, branch: Branch) -> None:
         """End a branch and all forked from it. What had not finished is `Cancelled` when read."""
@@ -181,7 +180,7 @@ class Run:
 
     def _push(self, branch: Branch, work: Work) -> None:
         if branch.error is not None:
-            if isinstance(work[0], ir.Gen | ir.Select) and work[1] is not None:
+            if isinstance(work[0], _SETTLES) and work[1] is not None:
                 work[1].fail(branch.error)
             return
         branch.queue.append(work)
@@ -218,7 +217,8 @@ class Run:
         assert task is not None
         while queue and branch.error is None:
             node, slot, _ = queue[0]
-            self._watchdog.begin(task)
+            limit = self._calls.limit(node)
+            self._watchdog.begin(task, limit)
             try:
                 await self._call(branch, node, slot)
                 if queue:  # empty where a client ignored that the branch was cancelled
@@ -226,7 +226,7 @@ class Run:
                     self._advance([branch])
             except asyncio.CancelledError:
                 if self._watchdog.was_late(task):
-                    self._fail(branch, node, _late(self._watchdog.limit))
+                    self._fail(branch, node, _late(limit))
                 elif task.cancelling():
                     raise
                 else:
@@ -250,7 +250,7 @@ class Run:
             if each.error is None:
                 each.error = error
             for node, slot, children in each.queue:
-                if isinstance(node, ir.Gen | ir.Select) and slot is not None:
+                if isinstance(node, _SETTLES) and slot is not None:
                     slot.fail(error)
                 branches.extend(children)
             each.queue.clear()
@@ -259,81 +259,54 @@ class Run:
 
     def _text(self, branch: Branch, node: ir.Text, slot: Slot | None) -> None:
         branch.say(node.text)
+        self._heard(branch)
 
     def _role_start(self, branch: Branch, node: ir.RoleStart, slot: Slot | None) -> None:
         branch.mark(wire.RoleStart(node.role))
+        self._heard(branch)
 
     def _role_end(self, branch: Branch, node: ir.RoleEnd, slot: Slot | None) -> None:
         branch.mark(wire.RoleEnd(node.role))
+        self._heard(branch)
 
     def _ref(self, branch: Branch, node: ir.Ref, slot: Slot | None) -> None:
         # In-order execution: what the name stood for when it was appended is settled by now.
         assert slot is not None and slot.done and slot.raw is not None
         branch.say(slot.raw)
+        self._heard(branch)
+
+    def _span_start(self, branch: Branch, node: ir.SpanStart, slot: Slot | None) -> None:
+        assert slot is not None
+        branch.spans[slot] = len(branch.said)
+
+    def _span_end(self, branch: Branch, node: ir.SpanEnd, slot: Slot | None) -> None:
+        assert slot is not None
+        text = branch.since(slot)
+        slot.settle(text, text)
+        if self._feed is not None:
+            self._feed.span(branch.place, node.name, text)
+
+    def _heard(self, branch: Branch) -> None:
+        """Let the listener have the piece just said."""
+        if self._feed is not None:
+            ear = self._feed.ear(branch.place, None)
+            if ear is not None:
+                ear(shown(branch.said[-1:]))
 
     def _nothing(self, branch: Branch, node: ir.Node, slot: Slot | None) -> None:
         """Fork and join: `_advance` starts the children, `branches` binds the lists."""
 
     async def _call(self, branch: Branch, node: ir.Node, slot: Slot | None) -> None:
-        assert slot is not None
-        if isinstance(node, ir.Gen):
-            await self._gen(branch, node, slot)
-        elif isinstance(node, ir.Select):
-            await self._select(branch, node, slot)
-        else:
+        if not isinstance(node, ir.Gen | ir.Select):
             raise ProgramError(f"this version cannot execute a {type(node).__name__}", node.where)
-
-    async def _gen(self, branch: Branch, node: ir.Gen, slot: Slot) -> None:
-        request = wire.Request(
-            segments=branch.prompt(),
-            sampling=self._sampling(node, slot),
-            namespace=self._settings.namespace,
-        )
-        finish = await complete(self._client, request)
+        assert slot is not None
+        request = self._calls.request(node, slot, branch.prompt())
+        hear = None if self._feed is None else self._feed.ear(branch.place, node.name)
+        finish = await complete(self._client, request, hear)
         branch.adopt(finish)
-        slot.settle(finish.text, finish.text, finish)
-        if finish.reason == "length" and node.max_tokens is None:
-            self._warn_cut(node, request.sampling.max_tokens)
+        slot.settle(self._calls.value(node, finish), finish.text, finish)
+        self._calls.warn_if_cut(node, finish)
 
-    async def _select(self, branch: Branch, node: ir.Select, slot: Slot) -> None:
-        request = wire.Request(
-            segments=branch.prompt(),
-            choices=node.choices,
-            method=node.method,
-            namespace=self._settings.namespace,
-        )
-        finish = await complete(self._client, request)
-        branch.adopt(finish)
-        slot.settle(finish.text, finish.text, finish)
-
-    def _sampling(self, node: ir.Gen, slot: Slot) -> Sampling:
-        settings = self._settings
-        seed = settings.seed if node.seed is None else node.seed
-        return Sampling(
-            stop=node.stop,
-            ignore_eos=node.ignore_eos,
-            logprobs=node.logprobs,
-            seed=None if seed is None else derive_seed(seed, slot.place.path(), slot.index),
-            max_tokens=_first(node.max_tokens, settings.max_tokens, _DEFAULT.max_tokens),
-            temperature=_first(node.temperature, settings.temperature, _DEFAULT.temperature),
-            top_p=_first(node.top_p, settings.top_p, _DEFAULT.top_p),
-        )
-
-    def _warn_cut(self, node: ir.Gen, limit: int) -> None:
-        if self._settings.max_tokens is not None or node.where in self._warned:
-            return
-        self._warned.add(node.where)
-        file, _, line = node.where.rpartition(":")
-        warnings.warn_explicit(
-            f"[{node.where}] {_call_name(node)} was cut off at the default of {limit} tokens; "
-            "give max_tokens to choose the length",
-            CutWarning,
-            file or "program",
-            int(line or 0),
-        )
-
-
-_DEFAULT = Sampling()
 
 _AT_ONCE: dict[type[ir.Node], Callable[..., None]] = {
     ir.Text: Run._text,
@@ -342,11 +315,12 @@ _AT_ONCE: dict[type[ir.Node], Callable[..., None]] = {
     ir.Ref: Run._ref,
     ir.Fork: Run._nothing,
     ir.Join: Run._nothing,
+    ir.SpanStart: Run._span_start,
+    ir.SpanEnd: Run._span_end,
 }
 
-
-def _first(*values: Any) -> Any:
-    return next(value for value in values if value is not None)
+_SETTLES = (ir.Gen, ir.Select, ir.SpanEnd)
+"""Nodes that give their slot its value."""
 
 
 def _call_name(node: ir.Node) -> str:
@@ -354,7 +328,7 @@ def _call_name(node: ir.Node) -> str:
 
 
 def _late(limit: float) -> CallTimeout:
-    return CallTimeout(f"the call took longer than {limit:g} s; give the program a longer timeout")
+    return CallTimeout(f"the call took longer than {limit:g} s; give it a longer timeout")
 
 
 def _message(error: Exception) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .dsl import checked_numbers
-from .errors import InvalidRequest
+from .options import checked_numbers, checked_seconds
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +31,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "seed": self.seed,
         }
         checked_numbers(numbers, "program settings")
-        if not self.timeout > 0:
-            raise InvalidRequest(
-                f"program settings: timeout must be above 0 seconds, found {self.timeout!r}"
-            )
+        checked_seconds(self.timeout, "program settings")

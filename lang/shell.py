@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent import futures
@@ -50,35 +49,69 @@ def _loop_runs_here() -> bool:
 
 
 def _in_thread(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    done: Future[T] = Future()
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
+    with Session() as session:
+        return session.run(make)
 
-    async def main() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        started.set_result((asyncio.get_running_loop(), task))
-        return await make()
 
-    def work() -> None:
+class Session:
+    """A loop for coroutines that are run one after the other; what they began goes on in between.
+
+    The loop has a thread of its own; in a body it is the body's. Closing cancels what still runs
+    and waits for it.
+    """
+
+    def __init__(self) -> None:
+        """The loop runs at once."""
+        self._in_body = bridge.inside()
+        self._ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        self._over: Future[None] = Future()
+        if not self._in_body:
+            thread = threading.Thread(target=self._serve, name="branchwork-run", daemon=True)
+            thread.start()
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Result of the coroutine `make()` returns. Ctrl-C cancels it."""
+        if self._in_body:
+            return bridge.wait(make())
+        loop, _ = self._ready.result(CANCEL_S)
+        future = asyncio.run_coroutine_threadsafe(make(), loop)
+        ends: list[Future[Any]] = [future, self._over]
+        try:
+            # Not thread.join: interrupted by Ctrl-C, it takes the thread for ended (CPython 3.11).
+            while not futures.wait(ends, POLL_S, futures.FIRST_COMPLETED).done:
+                pass
+        except BaseException:
+            future.cancel()
+            raise
+        if not future.done():
+            self._over.result(0)  # raises what ended the loop
+        return future.result(0)
+
+    def finish(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """As `run`, for cleaning up: nothing where the body has been left already."""
+        if not self._in_body or bridge.inside():
+            self.run(make)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._in_body:
+            loop, stop = self._ready.result(CANCEL_S)
+            with contextlib.suppress(RuntimeError):  # the loop has closed already
+                loop.call_soon_threadsafe(stop.set)
+            futures.wait((self._over,), CANCEL_S)
+
+    def _serve(self) -> None:
         try:
             with asyncio.Runner() as runner:
-                result = runner.run(main())
+                runner.run(self._main())
         except BaseException as error:
-            done.set_exception(error)
+            self._over.set_exception(error)
         else:
-            done.set_result(result)
+            self._over.set_result(None)
 
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(work,), name="branchwork-run", daemon=True)
-    thread.start()
-    # Not thread.join: interrupted by Ctrl-C, it takes the thread for ended (CPython 3.11).
-    try:
-        while not futures.wait([done], POLL_S).done:
-            pass
-    except BaseException:
-        loop, task = started.result(CANCEL_S)
-        with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile: all is done
-            loop.call_soon_threadsafe(task.cancel)
-        futures.wait([done], CANCEL_S)
-        raise
-    return done.result(0)
+    async def _main(self) -> None:
+        stop = asyncio.Event()
+        self._ready.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()

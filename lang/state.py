@@ -6,11 +6,13 @@ name only: a `def` body steps aside (`bridge`), an `async def` body writes `awai
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from . import bridge, dsl, ir
 from . import request as wire
-from .branch import Branch, subtree
+from .branch import Branch, shown, subtree
 from .branches import Branches, Scratch
 from .check import unbound
 from .dsl import Expr
@@ -78,6 +80,18 @@ class State:
         if role is None:
             raise ProgramError("no role is open here", where(), "end")
         self._run.append(self._branch, (ir.RoleEnd(role, where()),))
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """`with s.span("name"):` what is appended inside, calls included, is bound to `name`.
+
+        Read like any other name, once the block is over. It is the text as `text()` shows it. An
+        exception in the block leaves the name unbound.
+        """
+        here = where()
+        slot = self._run.open_span(self._branch, ir.SpanStart(name, here))
+        yield
+        self._run.close_span(self._branch, ir.SpanEnd(name, here), slot)
 
     # -- branching ----------------------------------------------------------------------------
 
@@ -181,13 +195,7 @@ class State:
 
         The model's own template is not shown; text outside roles stands as it is.
         """
-        parts = []
-        for piece in self._said():
-            if isinstance(piece, wire.Text):
-                parts.append(piece.text)
-            else:
-                parts.append(f"{piece.role}: " if isinstance(piece, wire.RoleStart) else "\n")
-        return "".join(parts)
+        return shown(self._said())
 
     def explain(self) -> Report:
         """One record a call of this branch and of all forked from it, and what sharing saved."""

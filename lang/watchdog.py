@@ -9,25 +9,24 @@ import asyncio
 
 
 class Watchdog:
-    """Tasks that began something and must end it within `limit` seconds."""
+    """Tasks that began something and must end it within a number of seconds each."""
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self) -> None:
         """Watches nothing yet."""
-        self.limit = limit
-        self._began: dict[asyncio.Task[None], float] = {}
+        self._until: dict[asyncio.Task[None], float] = {}
         self._late: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, task: asyncio.Task[None]) -> None:
-        """The task begins a call."""
+    def begin(self, task: asyncio.Task[None], limit: float) -> None:
+        """The task begins a call that may take `limit` seconds."""
         loop = asyncio.get_running_loop()
-        self._began[task] = loop.time()
-        if self._timer is None:
-            self._timer = loop.call_later(self.limit, self._look)
+        until = self._until[task] = loop.time() + limit
+        if self._timer is None or until < self._timer.when():
+            self._ring(loop, until)
 
     def end(self, task: asyncio.Task[None]) -> None:
         """The call is over, whichever way."""
-        self._began.pop(task, None)
+        self._until.pop(task, None)
 
     def was_late(self, task: asyncio.Task[None]) -> bool:
         """True once for a task that was cancelled for being late: takes that cancellation back."""
@@ -41,17 +40,21 @@ class Watchdog:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
-        self._began.clear()
+        self._until.clear()
+
+    def _ring(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(until, self._look)
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for task, began in list(self._began.items()):
-            if now - began >= self.limit:
+        for task, until in list(self._until.items()):
+            if now >= until:
                 self.end(task)
                 self._late.add(task)
                 task.cancel()
         self._timer = None
-        if self._began:
-            wait = min(self._began.values()) + self.limit - now
-            self._timer = loop.call_later(wait, self._look)
+        if self._until:
+            self._ring(loop, min(self._until.values()))

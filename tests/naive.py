@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from branchwork.lang import choose
 from branchwork.lang import dsl as bw
+from branchwork.lang.calls import derive_seed
 from branchwork.lang.errors import ProgramError
 from branchwork.lang.mock import cut, default_scores, default_text, render, settle
 from branchwork.lang.program import Program
 from branchwork.lang.request import Request, RoleEnd, RoleStart, Text
-from branchwork.lang.run import derive_seed
 from branchwork.lang.sampling import Sampling
 from branchwork.lang.settings import Settings
 from branchwork.lang.state import State

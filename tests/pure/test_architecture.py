@@ -74,7 +74,7 @@ LIBRARY_HOMES = {
     "gguf": ("backend/model/",),
     "safetensors": ("backend/model/",),
     "typer": ("server/",),
-    "rich": ("server/", "backend/model/bar.py", "backend/embedded.py"),
+    "rich": ("server/", "backend/model/bar.py", "backend/embedded.py", "lang/progress.py"),
     "greenlet": ("lang/",),
 }
 
@@ -83,6 +83,7 @@ LAZY_IMPORTERS = ("__init__.py", "backend/build.py", "server/cli.py")
 ENVIRON_READERS = {
     "server/cli.py": "the one reader of argv and environ",
     "backend/paths.py": "BRANCHWORK_CACHE, for the CLI and an embedded engine alike",
+    "backend/build.py": "reads nothing: says how torch's threads should wait, before it loads",
     "backend/model/wheel.py": "reads nothing: hands the whole environment on to pip",
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import datetime
+from enum import Enum
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -29,21 +31,26 @@ def test_expressions_join_with_text_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "why"),
     [
-        {"top_k": 5},
-        {"min_p": 0.1},
-        {"n": 2},
-        {"regex": "a+"},
-        {"regex": ""},
-        {"json_schema": {}},
-        {"grammar": "start: a"},
-        {"type": int},
+        ({"top_k": 5}, "top_k is not served"),
+        ({"min_p": 0.1}, "min_p is not served"),
+        ({"n": 2}, "n is not served"),
+        ({"regex": "a+"}, "regex needs grammars"),
+        ({"regex": ""}, "regex needs grammars"),
+        ({"json_schema": {}}, "json_schema needs grammars"),
+        ({"grammar": "start: a"}, "grammar needs grammars"),
+        ({"type": int}, "type=int needs grammars"),
+        ({"type": float}, "type=float needs grammars"),
+        ({"type": str}, "type=str needs grammars"),
+        ({"type": datetime.date}, "type=date needs grammars"),
+        ({"type": list[int]}, "type=list.* needs grammars"),
+        ({"type": "int"}, "type='int' needs grammars"),
+        ({"type": int, "max_tokens": 5}, "type=int needs grammars"),
     ],
 )
-def test_what_is_not_served_yet_is_refused_by_name(options: dict[str, Any]) -> None:
-    (name,) = options
-    with pytest.raises(Unsupported, match=rf"test_dsl\.py:\d+\] gen: {name} is not served"):
+def test_what_is_not_served_yet_is_refused_by_name(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(Unsupported, match=rf"test_dsl\.py:\d+\] gen: {why}"):
         bw.gen("x", **options)
 
 
@@ -72,6 +79,14 @@ def test_what_is_not_served_yet_is_refused_by_name(options: dict[str, Any]) -> N
         {"stop": ["a", ""]},
         {"name": ""},
         {"name": 64},
+        {"timeout": 0},
+        {"timeout": "5"},
+        {"timeout": True},
+        {"type": bool, "temperature": 1},
+        {"type": bool, "choices": ["a"]},
+        {"type": Literal["1", 1]},
+        {"type": Literal[""]},
+        {"type": Enum("Empty", [])},
     ],
 )
 def test_conflicts_and_values_out_of_range_are_refused_on_their_line(
@@ -96,8 +111,77 @@ def test_no_choice_fails_at_once_and_the_next_call_works(choices: list[str]) -> 
 
 
 def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="total, token_mean"):
+    with pytest.raises(InvalidRequest, match=r"test_dsl\.py:\d+\] select: .*total, token_mean"):
         bw.select("x", ["a"], method="best")
+
+
+class Mood(Enum):
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Level(Enum):
+    LOW = 1
+    HIGH = 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "choices", "value"),
+    [
+        (bool, ("True", "False"), False),
+        (Literal["a", "b"], ("a", "b"), "b"),
+        (Literal[1, None], ("1", "None"), None),
+        (Literal[Level.LOW, 5], ("LOW", "5"), 5),
+        (Mood, ("good", "bad"), Mood.BAD),
+        (Level, ("LOW", "HIGH"), Level.HIGH),
+    ],
+)
+def test_a_type_of_few_values_is_chosen_and_parsed_back(
+    kind: object, choices: tuple[str, ...], value: object
+) -> None:
+    client = MockClient(scorer=lambda prompt, choice: (-float(choice != choices[1]),))
+
+    @program
+    def p(s: State) -> None:
+        s += "q" + bw.gen("x", type=kind)
+
+    state = p.run(engine=client)
+    assert client.requests[0].choices == choices
+    assert state["x"] == value
+    assert type(state["x"]) is type(value)
+    assert state.raw("x") == choices[1]
+    assert state.text() == "q" + choices[1]
+    assert list(state.scores("x")) == list(choices)
+
+
+def test_members_of_an_enum_serialise_as_what_they_read() -> None:
+    nodes = (bw.gen("x", type=Mood) + bw.gen("y", type=Level) + bw.gen("z", type=bool)).nodes
+    found = ir.decode(ir.encode(nodes))
+    assert [node.values for node in found if isinstance(node, ir.Select)] == [
+        ("good", "bad"),
+        (1, 2),
+        (True, False),
+    ]
+
+
+def test_begin_and_end_are_the_same_message_in_two_halves() -> None:
+    halves = (
+        *(bw.system_begin() + "a" + bw.system_end()).nodes,
+        *(bw.user_begin() + "b" + bw.user_end()).nodes,
+        *(bw.assistant_begin() + bw.gen("x") + bw.assistant_end()).nodes,
+    )
+
+    @program
+    def p(s: State) -> None:
+        s += bw.Expr(halves)
+
+    @program
+    def whole(s: State) -> None:
+        s += bw.system("a") + bw.user("b") + bw.assistant(bw.gen("x"))
+
+    one, two = MockClient(), MockClient()
+    assert p.run(engine=one).text() == whole.run(engine=two).text()
+    assert one.requests == two.requests
 
 
 def test_choices_make_a_gen_a_select() -> None:
@@ -133,6 +217,8 @@ nodes: st.SearchStrategy[ir.Node] = st.one_of(
     st.builds(ir.Ref, texts),
     st.builds(ir.Fork, st.integers(1, 9), st.booleans()),
     st.builds(ir.Join, st.lists(texts).map(tuple)),
+    st.builds(ir.SpanStart, texts),
+    st.builds(ir.SpanEnd, texts),
 )
 
 

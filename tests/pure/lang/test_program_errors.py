@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from branchwork.lang import dsl as bw
+from branchwork.lang.calls import CutWarning
 from branchwork.lang.errors import (
     CallTimeout,
     Cancelled,
@@ -20,7 +21,6 @@ from branchwork.lang.errors import (
 from branchwork.lang.mock import MockClient
 from branchwork.lang.program import program
 from branchwork.lang.request import Delta, Request
-from branchwork.lang.run import CutWarning
 from branchwork.lang.state import State
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from branchwork.lang import dsl as bw
+from branchwork.lang.calls import derive_seed
 from branchwork.lang.errors import EngineClosed, InvalidRequest, ProgramError
 from branchwork.lang.mock import MockClient
 from branchwork.lang.program import client_of, program
 from branchwork.lang.request import Request
-from branchwork.lang.run import derive_seed
 from branchwork.lang.state import State
 
 
@@ -174,7 +174,7 @@ def test_batch_options_out_of_range_are_refused(options: dict[str, Any]) -> None
 
 def test_progress_counts_programs_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     echo.run_batch([("a",)] * 3, engine=MockClient(), progress=True)
-    assert "\r3/3 programs\n" in capsys.readouterr().err
+    assert "3/3 programs\n" in capsys.readouterr().err
 
 
 # -- cancelling -------------------------------------------------------------------------------

@@ -1,0 +1,98 @@
+"""From a program's instruction to a Request, and from the Finish to the variable's value.
+
+Pure but for the warning about a text that the default length cut off. Knows no client and no task.
+Called by `run`, one object a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from typing import Any
+
+from . import ir
+from . import request as wire
+from .sampling import Sampling
+from .settings import Settings
+from .slot import Slot
+
+_DEFAULT = Sampling()
+
+
+class CutWarning(UserWarning):
+    """A text was cut off by the default `max_tokens`, which the program never chose."""
+
+
+def derive_seed(seed: int, path: tuple[int, ...], call: int) -> int:
+    """The seed of one call, from the user's and the call's place: siblings differ, repeats agree.
+
+    `path` is the branch (empty for the root, then fork and branch number a level), `call` counts
+    the branch's calls from 0. The trailing 0 is the sample. In [0, 2**63).
+    """
+    key = f"{seed}:{','.join(map(str, path))}:{call}:0".encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
+
+
+class Calls:
+    """The calls of one run. `warned`: call sites warned about already; the program shares it."""
+
+    def __init__(self, settings: Settings, warned: set[str]) -> None:
+        """`settings` hold where a call says nothing."""
+        self._settings = settings
+        self._warned = warned
+
+    def request(self, node: ir.Call, slot: Slot, prompt: tuple[wire.Segment, ...]) -> wire.Request:
+        """What to ask the client."""
+        namespace = self._settings.namespace
+        if isinstance(node, ir.Select):
+            return wire.Request(
+                segments=prompt, choices=node.choices, method=node.method, namespace=namespace
+            )
+        return wire.Request(
+            segments=prompt, sampling=self._sampling(node, slot), namespace=namespace
+        )
+
+    def value(self, node: ir.Call, finish: wire.Finish) -> Any:
+        """What the variable is."""
+        if isinstance(node, ir.Select) and node.values:
+            return node.values[node.choices.index(finish.text)]
+        return finish.text
+
+    def limit(self, node: ir.Node) -> float:
+        """The longest the call may take, in seconds."""
+        own = node.timeout if isinstance(node, ir.Gen | ir.Select) else None
+        return self._settings.timeout if own is None else own
+
+    def warn_if_cut(self, node: ir.Call, finish: wire.Finish) -> None:
+        """Warn, once a line, where a length that nobody chose cut the text off."""
+        if finish.reason != "length" or not isinstance(node, ir.Gen):
+            return
+        chosen = node.max_tokens is not None or self._settings.max_tokens is not None
+        if chosen or node.where in self._warned:
+            return
+        self._warned.add(node.where)
+        file, _, line = node.where.rpartition(":")
+        warnings.warn_explicit(
+            f"[{node.where}] {node.name or 'gen'} was cut off at the default of "
+            f"{_DEFAULT.max_tokens} tokens; give max_tokens to choose the length",
+            CutWarning,
+            file or "program",
+            int(line or 0),
+        )
+
+    def _sampling(self, node: ir.Gen, slot: Slot) -> Sampling:
+        settings = self._settings
+        seed = settings.seed if node.seed is None else node.seed
+        return Sampling(
+            stop=node.stop,
+            ignore_eos=node.ignore_eos,
+            logprobs=node.logprobs,
+            seed=None if seed is None else derive_seed(seed, slot.place.path(), slot.index),
+            max_tokens=_first(node.max_tokens, settings.max_tokens, _DEFAULT.max_tokens),
+            temperature=_first(node.temperature, settings.temperature, _DEFAULT.temperature),
+            top_p=_first(node.top_p, settings.top_p, _DEFAULT.top_p),
+        )
+
+
+def _first(*values: Any) -> Any:
+    return next(value for value in values if value is not None)

@@ -1,0 +1,137 @@
+"""What the options of `gen`, `select` and a program's settings may be; what is refused, and why.
+
+Every message names the program line. Pure functions; called by `dsl` and `settings`.
+"""
+
+from __future__ import annotations
+
+import enum
+import typing
+from collections.abc import Sequence
+
+import msgspec
+
+from . import ir
+from .choose import check_method
+from .errors import InvalidRequest, Unsupported
+from .sampling import Sampling
+
+_NUMBERS: dict[str, type[int] | tuple[type[int], type[float]]] = {
+    "max_tokens": int,
+    "temperature": (int, float),
+    "top_p": (int, float),
+    "seed": int,
+}
+_PLAIN = Sampling()
+
+
+class Options(typing.NamedTuple):
+    """Choices and what each stands for; `values` is empty where that is its text."""
+
+    texts: tuple[str, ...]
+    values: tuple[typing.Any, ...] = ()
+
+
+def checked_numbers(options: dict[str, object], label: str) -> None:
+    """Raise `InvalidRequest` where a given sampling option has the wrong type or range.
+
+    `options` may hold `max_tokens`, `temperature`, `top_p` and `seed`; None means not given.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    for key, value in given.items():
+        if not isinstance(value, _NUMBERS[key]) or isinstance(value, bool):
+            raise InvalidRequest(f"{label}: {key} must be a number, found {value!r}")
+    try:
+        msgspec.structs.replace(_PLAIN, **given)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{label}: {error}") from None
+
+
+def checked_seconds(timeout: object, label: str) -> None:
+    """Raise `InvalidRequest` unless `timeout` is a number of seconds above 0."""
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or not timeout > 0:  # type: ignore[operator]
+        raise InvalidRequest(f"{label}: timeout must be above 0 seconds, found {timeout!r}")
+
+
+def checked_gen(node: ir.Gen) -> ir.Gen:
+    """The node, if a model can be asked it."""
+    label = f"[{node.where}] gen"
+    _checked_call(node, label)
+    numbers: dict[str, object] = {
+        "max_tokens": node.max_tokens,
+        "temperature": node.temperature,
+        "top_p": node.top_p,
+        "seed": node.seed,
+    }
+    checked_numbers(numbers, label)
+    if not all(isinstance(stop, str) and stop for stop in node.stop):
+        raise InvalidRequest(
+            f"{label}: stop must be a non-empty string or several, found {node.stop!r}"
+        )
+    return node
+
+
+def checked_select(node: ir.Select, what: str) -> ir.Select:
+    """The node, if a model can be asked it; `what` is the name of the function the user called."""
+    label = f"[{node.where}] {what}"
+    _checked_call(node, label)
+    found = node.choices
+    if not found or not all(isinstance(choice, str) and choice for choice in found):
+        raise InvalidRequest(
+            f"{label}: choices must be at least one non-empty string, found {list(found)!r}"
+        )
+    if len(set(found)) != len(found):
+        raise InvalidRequest(f"{label}: choices must differ from each other, found {list(found)!r}")
+    try:
+        check_method(node.method)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{label}: {error}") from None
+    return node
+
+
+def listed(choices: Sequence[str], label: str) -> tuple[str, ...]:
+    """The choices as a tuple; one string is not a list of strings."""
+    if isinstance(choices, str):
+        raise InvalidRequest(f"{label}: choices must be a list of strings, found one string")
+    return tuple(choices)
+
+
+def members(kind: object) -> Options | None:
+    """The choices of a type with few values: bool, a Literal, an Enum; None for any other.
+
+    A member of an enum reads as its value if that is a string, else as its name.
+    """
+    if kind is bool:
+        return Options(("True", "False"), (True, False))
+    if typing.get_origin(kind) is typing.Literal:
+        values = typing.get_args(kind)
+    elif isinstance(kind, enum.EnumMeta):
+        values = tuple(kind)
+    else:
+        return None
+    return Options(tuple(map(_text_of, values)), values)
+
+
+def needs_grammars(option: str, kind: object, label: str) -> Unsupported:
+    """The refusal of an option that only a grammar could keep."""
+    shown = option
+    if option == "type":
+        shown = f"type={kind.__name__ if isinstance(kind, type) else repr(kind)}"
+    return Unsupported(
+        f"{label}: {shown} needs grammars, which this version does not serve; draw plain text and "
+        "convert it, or give choices"
+    )
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, enum.Enum):
+        return value.value if isinstance(value.value, str) else value.name
+    return value if isinstance(value, str) else str(value)
+
+
+def _checked_call(node: ir.Call, label: str) -> None:
+    if node.name is not None and not (isinstance(node.name, str) and node.name):
+        raise InvalidRequest(f"{label}: name must be a non-empty string, found {node.name!r}")
+    if node.timeout is not None:
+        checked_seconds(node.timeout, label)

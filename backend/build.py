@@ -7,6 +7,7 @@ by the worker process of a server).
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,10 @@ def find_model(name: str, progress: Progress) -> Path:
 
 def build(config: EngineConfig, path: Path, progress: LoadProgress | None = None) -> Built:
     """Load the model at `path` and start its engine. Raises a `ModelError` where that fails."""
+    # torch's OpenMP threads spin while they wait, by default. On a few cores, beside any other busy
+    # thread (this process's own Python is one), that makes decoding several times slower; see
+    # docs/performance.md. Read once, when torch loads; a user's own choice stands.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from .runner.load import LoadOptions, load_runner, memory_need, read_spec  # torch
     from .runner.memory import available_bytes, pages_for, pages_for_tokens
 

@@ -21,7 +21,9 @@ class SchedulerConfig:
     exceed it). `chunk_tokens`: tokens one sequence computes in a step at most (None: step_tokens).
     `max_running`: sequences in flight. `max_waiting`: queue length before `Overloaded`.
     `max_overtakes`: later arrivals that may be admitted before a waiting request, after which it is
-    next. `defer_twins`: a request whose uncomputed prefix another is just computing waits for it.
+    next. `reserve_tokens`: when one more is admitted, room is left for this many further tokens of
+    each sequence running (fewer: more retractions; more: idle pages). `defer_twins`: a request
+    whose uncomputed prefix another is just computing waits for it.
     """
 
     page_size: int = 16
@@ -30,6 +32,7 @@ class SchedulerConfig:
     max_running: int = 64
     max_waiting: int = 4096
     max_overtakes: int = 64
+    reserve_tokens: int = 64
     defer_twins: bool = True
     max_trie_tokens: int = 4096
 
@@ -38,6 +41,8 @@ class SchedulerConfig:
         for name in ("page_size", "step_tokens", "max_running", "max_waiting", "max_overtakes"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"{name} must be 1 or more, found {getattr(self, name)}")
+        if self.reserve_tokens < 0:
+            raise InvalidRequest(f"reserve_tokens must be 0 or more, found {self.reserve_tokens}")
         if self.chunk_tokens is not None and self.chunk_tokens < 1:
             raise InvalidRequest(f"chunk_tokens must be 1 or more, found {self.chunk_tokens}")
         if self.step_tokens < self.max_running:

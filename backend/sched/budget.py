@@ -8,20 +8,16 @@ from ...lang.errors import InvalidRequest, PromptTooLong
 from ..config import SchedulerConfig
 from .sequence import Sequence
 
-# Pages are kept free for this many further tokens of each running sequence before another one is
-# admitted beside them; fewer means more retractions, more means idle pages.
-GROWTH_TOKENS = 64
-
 
 def pages_for(n_tokens: int, page_size: int) -> int:
     """Pages that hold `n_tokens` positions."""
     return -(-n_tokens // page_size)
 
 
-def growth_reserve(running: Iterable[Sequence], page_size: int) -> int:
+def growth_reserve(running: Iterable[Sequence], config: SchedulerConfig) -> int:
     """Pages the running sequences may want soon."""
-    tokens = (min(seq.job.max_tokens - seq.drawn, GROWTH_TOKENS) for seq in running)
-    return sum(pages_for(max(n, 0), page_size) for n in tokens)
+    tokens = (min(seq.job.max_tokens - seq.drawn, config.reserve_tokens) for seq in running)
+    return sum(pages_for(max(n, 0), config.page_size) for n in tokens)
 
 
 def refuse_impossible(seq: Sequence, config: SchedulerConfig, total_pages: int) -> None:

@@ -136,7 +136,7 @@ def test_decodes_go_on_while_a_long_prompt_is_prefilled_in_chunks() -> None:
 
 
 def test_retracted_sequences_resume_exactly_and_the_oldest_never_is() -> None:
-    driver = Driver(20, small(max_running=4))
+    driver = Driver(20, small(max_running=4, reserve_tokens=8))
     driver.add(*(job(f"j{i}", [i] * 5, 30) for i in range(4)))
     running_first = []
 

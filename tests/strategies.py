@@ -49,6 +49,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         chunk_tokens=draw(st.none() | st.integers(1, 9)),
         max_running=max_running,
         max_overtakes=draw(st.integers(1, 5)),
+        reserve_tokens=draw(st.sampled_from([0, 8, 64])),
         defer_twins=draw(st.booleans()),
     )
 

@@ -188,7 +188,7 @@ class Scheduler:
         """
         lease = self.cache.acquire(seq.key, seq.job.namespace, seq.match_limit, room=seq.slots)
         wanted = pages_for(seq.slots, self._config.page_size) - len(lease.pages)
-        reserve = growth_reserve(self._running.values(), self._config.page_size)
+        reserve = growth_reserve(self._running.values(), self._config)
         if self.cache.available >= wanted + reserve:
             self.cache.grow(lease, seq.slots)
             return lease

@@ -94,7 +94,8 @@ def build(config: EngineConfig, path: Path, progress: LoadProgress | None = None
         PrefixCache(n_pages, page_size), config.scheduler, watch_factory(tokenizer)
     )
     port = InProcessPort(scheduler, runner)
-    client = Frontend(port, tokenizer, ChatFormat.of(tokenizer), spec.context_length)
+    chat = ChatFormat.of(tokenizer)
+    client = Frontend(port, tokenizer, chat, spec.context_length, spec.vocab)
     return Built(client, port, _facts(config, spec, path, n_pages))
 
 

@@ -46,7 +46,7 @@ class RealModel:
         scheduler = Scheduler(cache, config, watch_factory(self.tokenizer))
         port = InProcessPort(scheduler, runner)
         chat = ChatFormat.of(self.tokenizer)
-        client = Frontend(port, self.tokenizer, chat, self.spec.context_length)
+        client = Frontend(port, self.tokenizer, chat, self.spec.context_length, self.spec.vocab)
         try:
             yield Served(client, port, scheduler)
             stats = scheduler.stats()

@@ -39,13 +39,22 @@ class Frontend:
     """Implements `lang.client.Client`. Holds nothing of a call between calls."""
 
     def __init__(
-        self, port: EnginePort, tokenizer: Tokenizer, chat: ChatFormat, context: int
+        self,
+        port: EnginePort,
+        tokenizer: Tokenizer,
+        chat: ChatFormat,
+        context: int,
+        vocab: int | None = None,
     ) -> None:
-        """`context`: most tokens a sequence may have, prompt and drawn ones together."""
+        """`context`: most tokens a sequence may have, prompt and drawn ones together.
+
+        `vocab`: ids the model has an embedding for, from 0 (None: the tokenizer's).
+        """
         self._port = port
         self._tokenizer = tokenizer
         self._chat = chat
         self._context = context
+        self._vocab = tokenizer.vocab_size if vocab is None else vocab
 
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
         """Deltas of one call; see `lang.client.Client`."""
@@ -97,6 +106,10 @@ class Frontend:
         ids = layout.ids(self._tokenizer) if choices is None else choices.prompt
         if not ids:
             raise empty_prompt()
+        if not 0 <= min(ids) <= max(ids) < self._vocab:  # only ids the asker sent can be
+            raise InvalidRequest(
+                f"token ids must be from 0 to {self._vocab - 1}, found {min(ids)} to {max(ids)}"
+            )
         room = self._room(len(ids), 1 if choices is None else choices.depth)
         start = request.logprobs_from
         if start is not None and not 0 <= start <= len(ids):

@@ -18,10 +18,11 @@ from branchwork.lang.client import complete
 from branchwork.lang.errors import (
     DuplicateRequest,
     EngineClosed,
+    InvalidRequest,
     PromptTooLong,
     StepFailed,
 )
-from branchwork.lang.request import Request, Text
+from branchwork.lang.request import Request, Text, Tokens
 from branchwork.lang.sampling import Sampling
 from branchwork.radix.key import pack
 
@@ -109,6 +110,14 @@ async def test_what_cannot_fit_is_refused_alone() -> None:
         assert (await complete(fake.client, request("x" * 20, 5))).reason == "length"
 
 
+@pytest.mark.parametrize("ids", [(1, 259), (-1, 2), (2**33,)])
+async def test_ids_the_model_does_not_have_are_refused_alone(ids: tuple[int, ...]) -> None:
+    with fake_engine(letters=WORDS) as fake:
+        with pytest.raises(InvalidRequest, match="token ids must be from 0 to 258"):
+            await complete(fake.client, Request(segments=(Tokens(ids),)))
+        assert (await complete(fake.client, request("hello", 5))).reason == "length"
+
+
 async def test_a_failed_step_fails_its_calls_and_the_next_one_works(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -125,17 +134,17 @@ async def test_a_broken_scheduler_drops_the_cache_not_the_process(
 ) -> None:
     with fake_engine(letters=WORDS) as fake:
         whole: Callable[..., object] = getattr(fake.scheduler, method)
-        calls = iter(range(1000))
+        breaks = iter([True])
 
         def broken(*args: object) -> object:
-            if next(calls) == 3:
+            if fake.scheduler.stats().running == 3 and next(breaks, False):
                 raise AssertionError("an invariant does not hold")
             return whole(*args)
 
         monkeypatch.setattr(fake.scheduler, method, broken)
         with caplog.at_level(logging.CRITICAL, "branchwork.engine"):
             results = await asyncio.gather(
-                *(complete(fake.client, request(f"hello {i}", 20)) for i in range(3)),
+                *(complete(fake.client, request(f"hello {i}", 200)) for i in range(3)),
                 return_exceptions=True,
             )
             assert all("had to be dropped" in str(result) for result in results)

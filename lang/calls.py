@@ -94,5 +94,7 @@ class Calls:
         )
 
 
-def _first(*values: Any) -> Any:
-    return next(value for value in values if value is not None)
+def _first(call: Any, program: Any, library: Any) -> Any:
+    if call is not None:
+        return call
+    return library if program is None else program

@@ -13,11 +13,26 @@ from .lang.defaults import register_factory
 if TYPE_CHECKING:
     from .backend.config import SchedulerConfig
     from .backend.embedded import Engine
-    from .lang.defaults import set_default_engine
-    from .lang.dsl import assistant, gen, ref, select, system, user
+    from .lang.defaults import connect, set_default_engine
+    from .lang.dsl import (
+        assistant,
+        assistant_begin,
+        assistant_end,
+        gen,
+        ref,
+        select,
+        system,
+        system_begin,
+        system_end,
+        user,
+        user_begin,
+        user_end,
+    )
+    from .lang.feed import TextDelta
     from .lang.mock import MockClient
     from .lang.program import Program, program
     from .lang.state import State
+    from .lang.stream import Stream
 
 __version__ = "0.1.0"
 
@@ -27,14 +42,23 @@ _HOMES = {
     "Program": ".lang.program",
     "SchedulerConfig": ".backend.config",
     "State": ".lang.state",
+    "Stream": ".lang.stream",
+    "TextDelta": ".lang.feed",
     "assistant": ".lang.dsl",
+    "assistant_begin": ".lang.dsl",
+    "assistant_end": ".lang.dsl",
+    "connect": ".lang.defaults",
     "gen": ".lang.dsl",
     "program": ".lang.program",
     "ref": ".lang.dsl",
     "select": ".lang.dsl",
     "set_default_engine": ".lang.defaults",
     "system": ".lang.dsl",
+    "system_begin": ".lang.dsl",
+    "system_end": ".lang.dsl",
     "user": ".lang.dsl",
+    "user_begin": ".lang.dsl",
+    "user_end": ".lang.dsl",
 }
 
 __all__ = [
@@ -43,8 +67,13 @@ __all__ = [
     "Program",
     "SchedulerConfig",
     "State",
+    "Stream",
+    "TextDelta",
     "__version__",
     "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "connect",
     "errors",
     "gen",
     "program",
@@ -52,7 +81,11 @@ __all__ = [
     "select",
     "set_default_engine",
     "system",
+    "system_begin",
+    "system_end",
     "user",
+    "user_begin",
+    "user_end",
 ]
 
 

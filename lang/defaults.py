@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from .errors import InvalidRequest
+from .errors import InvalidRequest, Unsupported
 
 
 class _Defaults:
@@ -38,6 +38,18 @@ def register_factory(factory: Callable[[], Any]) -> None:
     """Say how to make an engine on first need. Called once, by the public face."""
     with _defaults.lock:
         _defaults.factory = factory
+
+
+def connect(url: str) -> NoReturn:
+    """Programs on a server elsewhere, through the same port. Not served by this version.
+
+    Raises `Unsupported`, and says what to do instead.
+    """
+    raise Unsupported(
+        f"connect({url!r}): this version runs programs in its own process only; write "
+        "`with branchwork.Engine() as engine:` and pass engine=engine, or pass any object with the "
+        "methods of branchwork.lang.client.Client. A client for servers comes with the server"
+    )
 
 
 def default_engine() -> Any:

@@ -15,7 +15,8 @@ import pytest
 
 from branchwork.lang import dsl as bw
 from branchwork.lang.calls import derive_seed
-from branchwork.lang.errors import EngineClosed, InvalidRequest, ProgramError
+from branchwork.lang.defaults import connect
+from branchwork.lang.errors import EngineClosed, InvalidRequest, ProgramError, Unsupported
 from branchwork.lang.mock import MockClient
 from branchwork.lang.program import client_of, program
 from branchwork.lang.request import Request
@@ -47,6 +48,11 @@ def test_an_engine_or_a_client_will_do() -> None:
     assert echo.run(word="a", engine=engine.client)["x"] == "A"
     with pytest.raises(InvalidRequest, match="found str"):
         echo.run("a", engine="smollm2")  # type: ignore[arg-type]
+
+
+def test_a_server_elsewhere_is_refused_by_name_with_what_works_today() -> None:
+    with pytest.raises(Unsupported, match=r"connect\('http://host:8000'\).*branchwork\.Engine"):
+        connect("http://host:8000")
 
 
 @pytest.mark.parametrize("arguments", [{}, {"word": "a", "wrong": 1}])

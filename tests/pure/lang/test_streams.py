@@ -218,6 +218,10 @@ def test_leaving_a_plain_loop_cancels_and_frees() -> None:
             break
     assert client.open_streams == 0
     assert client.n_calls < 1000
+    for _ in range(500):  # the thread says that it is over a moment before it is
+        if threading.active_count() == before:
+            break
+        threading.Event().wait(0.01)
     assert threading.active_count() == before
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..radix.cache import PrefixCache
 from .config import EngineConfig
 from .inprocess import InProcessPort
-from .machine import look
+from .machine import available_bytes, look
 from .model.fetch import Fetcher
 from .model.wheel import Progress
 from .paths import cache_root
@@ -77,7 +77,7 @@ def build(config: EngineConfig, path: Path, progress: LoadProgress | None = None
     # docs/performance.md. Read once, when torch loads; a user's own choice stands.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from .runner.load import LoadOptions, load_runner, memory_need, read_spec  # torch
-    from .runner.memory import available_bytes, pages_for, pages_for_tokens
+    from .runner.memory import pages_for, pages_for_tokens
 
     scratch = scratch_folder(path)
     spec = read_spec(path, scratch)

@@ -18,6 +18,15 @@ _WATCHED = (
     *("asimd", "asimddp", "i8mm", "bf16", "sve", "sve2"),
 )
 
+# Both generations of control groups: limit, use, and what the kernel would drop to make room.
+_ACCOUNTS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+ASSUMED_BYTES = 4 << 30
+"""Taken as free where the system says nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -59,17 +68,44 @@ def _cores(root: Path) -> int:
     return cores
 
 
+def available_bytes(root: Path = Path("/")) -> int:
+    """Bytes this process can still take: the tightest control group's room, or free memory.
+
+    0 where a group is over its limit already. `root` as for `look`.
+    """
+    free = _fields(root / "proc/meminfo").get("MemAvailable", "")
+    physical = _physical()
+    found = [int(free.split()[0]) << 10 if free else (physical and physical // 2) or ASSUMED_BYTES]
+    for folder in _groups(root, "memory"):
+        for limit, used, reclaimable in _ACCOUNTS:
+            if (n_bytes := _limit(folder / limit)) is not None:
+                stat = _fields(folder / "memory.stat", " ")
+                busy = _number(_read(folder / used)) - _number(stat.get(reclaimable, ""))
+                found.append(n_bytes - max(busy, 0))
+    return max(0, min(found))
+
+
 def _memory(root: Path) -> tuple[int | None, str]:
     """Bytes, and where the tightest limit stands: the machine, or a control group above us."""
     total = _fields(root / "proc/meminfo").get("MemTotal", "")
-    limit = int(total.split()[0]) << 10 if total else _physical()
+    least = int(total.split()[0]) << 10 if total else _physical()
     source = "machine"
     for folder in _groups(root, "memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            text = _read(folder / name).strip()
-            if text.isdigit() and (limit is None or int(text) < limit):
-                limit, source = int(text), "control group"
-    return limit, source
+        for name, _, _ in _ACCOUNTS:
+            limit = _limit(folder / name)
+            if limit is not None and (least is None or limit < least):
+                least, source = limit, "control group"
+    return least, source
+
+
+def _limit(path: Path) -> int | None:
+    """A control group's memory limit; "max", and the first generation's huge number, are none."""
+    text = _read(path).strip()
+    return int(text) if text.isdigit() and int(text) < 1 << 60 else None
+
+
+def _number(text: str) -> int:
+    return int(text) if text.strip().isdigit() else 0
 
 
 def _physical() -> int | None:
@@ -80,7 +116,10 @@ def _physical() -> int | None:
 
 
 def _groups(root: Path, controller: str) -> list[Path]:
-    """Our control group and all above it: a limit anywhere on the way binds us."""
+    """Our control group and all above it: a limit anywhere on the way binds us.
+
+    The mount itself where it is not told which group is ours.
+    """
     found = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -90,15 +129,16 @@ def _groups(root: Path, controller: str) -> list[Path]:
         top = root / "sys/fs/cgroup" / (controller if controllers else "")
         parts = [part for part in path.split("/") if part not in ("", "..")]
         found += [top.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
-    return found
+    mount = root / "sys/fs/cgroup"
+    return found or [mount, mount / controller]
 
 
-def _fields(path: Path) -> dict[str, str]:
+def _fields(path: Path, mark: str = ":") -> dict[str, str]:
     """`name : value` lines; of repeated names (one block a core) the first counts."""
     fields: dict[str, str] = {}
     for line in _read(path).splitlines():
-        name, colon, value = line.partition(":")
-        if colon:
+        name, found, value = line.partition(mark)
+        if found:
             fields.setdefault(name.strip(), value.strip())
     return fields
 

@@ -252,10 +252,10 @@ def test_closing_a_plain_stream_frees_while_it_is_held() -> None:
     client = by_char(delay=0.001)
     with endless.stream(engine=client) as stream:
         deltas = iter(stream)
-        while next(deltas).name != "x":  # type: ignore[call-overload]
+        while next(deltas).name != "x":
             pass
     assert client.open_streams == 0
-    assert list(deltas) == []  # type: ignore[call-overload]
+    assert list(deltas) == []
     with pytest.raises(InvalidRequest, match="make a new one"):
         iter(stream)
 

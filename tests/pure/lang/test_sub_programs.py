@@ -112,7 +112,7 @@ def test_sub_programs_run_side_by_side_in_branches() -> None:
 
 async def test_an_async_sub_program_is_awaited() -> None:
     @program
-    async def outer(s: State) -> list[str]:
+    async def outer(s: State) -> list[object]:
         branches = s.fork(3)
         return await asyncio.gather(*(aask(twig, str(i)) for i, twig in enumerate(branches)))
 

@@ -32,6 +32,25 @@ class RowShape:
     parents: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreRule:
+    """How one layer scores. Layers of one model may differ.
+
+    `window` w >= 1: a token sees only positions above its own minus w, itself included; None: all
+    that its row lets it see. Positions of a tree's tokens are start + depth. `scale` multiplies the
+    scores, None is 1 / sqrt(head_dim). `softcap` c > 0: a scaled score s becomes c * tanh(s / c)
+    before anything is masked; None: it stays.
+    """
+
+    window: int | None = None
+    scale: float | None = None
+    softcap: float | None = None
+
+
+PLAIN = ScoreRule()
+"""Sees everything, usual scale, no cap: all layers of the llama family."""
+
+
 class StepAttention(Protocol):
     """A planned step. Good for every layer of that step, and for no other."""
 
@@ -42,13 +61,15 @@ class StepAttention(Protocol):
         v: torch.Tensor,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
+        rule: ScoreRule = PLAIN,
     ) -> torch.Tensor:
         """Store the new keys and values, then attend.
 
         q [T, n_heads, head_dim]; k, v [T, n_kv_heads, head_dim], rotary applied, T the tokens of
         all rows in order; n_heads is a multiple of n_kv_heads, and consecutive query heads share a
         key/value head. k_cache, v_cache [n_slots, n_kv_heads, head_dim], one layer's pool, written
-        in place. All of one dtype and device. Scores are scaled by 1 / sqrt(head_dim). Returns
+        in place. All of one dtype and device. `rule` is one of those the step was planned for: it
+        says what is seen and how it is scored, never what is stored. Returns
         [T, n_heads, head_dim].
         """
         ...
@@ -57,6 +78,12 @@ class StepAttention(Protocol):
 class Attention(Protocol):
     """A way to attend over paged KV."""
 
-    def plan(self, rows: Sequence[RowShape]) -> StepAttention:
-        """Prepare one step: everything that does not differ between layers is built here."""
+    def plan(
+        self, rows: Sequence[RowShape], rules: Sequence[ScoreRule] = (PLAIN,)
+    ) -> StepAttention:
+        """Prepare one step for layers of these `rules`.
+
+        All index tensors and masks are built here, once a step; layers with the same window share
+        them.
+        """
         ...

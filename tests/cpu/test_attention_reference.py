@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from strategies import AttentionCase, AttentionRow, attention_cases
 
-from branchwork.backend.attention.interface import RowShape
+from branchwork.backend.attention.interface import PLAIN, RowShape, ScoreRule
 from branchwork.backend.attention.reference import ReferenceAttention
 
 N_HEADS, N_KV, DIM = 4, 2, 8
@@ -20,31 +21,40 @@ def shapes(case: AttentionCase) -> list[RowShape]:
     return [RowShape(r.n_tokens, r.start, r.pages, r.parents) for r in case.rows]
 
 
-def visible(row: AttentionRow, i: int) -> list[int]:
+def visible(row: AttentionRow, i: int, window: int | None) -> list[int]:
     """Offsets of the slots token i attends to, spelled out from the contract."""
-    seen = list(range(row.start))
     if row.parents is None:
-        return seen + [row.start + j for j in range(i + 1)]
-    line = []
-    while i >= 0:
-        line.append(row.start + i)
-        i = row.parents[i]
-    return seen + line
+        line = [row.start + j for j in range(i + 1)]
+    else:
+        line = []
+        while i >= 0:
+            line.insert(0, row.start + i)
+            i = row.parents[i]
+    # A line of ancestors stands at positions start, start + 1, ...
+    seen = list(range(row.start)) + line
+    return seen if window is None else seen[-window:]
 
 
 def dense(
-    case: AttentionCase, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor
+    case: AttentionCase,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    rule: ScoreRule = PLAIN,
 ) -> torch.Tensor:
     out, at = [], 0
     for row in case.rows:
         for i in range(row.n_tokens):
             slots = [
                 row.pages[p // case.page_size] * case.page_size + p % case.page_size
-                for p in visible(row, i)
+                for p in visible(row, i, rule.window)
             ]
             k, v = k_cache[slots].double(), v_cache[slots].double()
             k, v = (x.repeat_interleave(N_HEADS // N_KV, dim=1) for x in (k, v))
-            scores = torch.einsum("hd,lhd->hl", q[at].double(), k) / math.sqrt(DIM)
+            scores = torch.einsum("hd,lhd->hl", q[at].double(), k)
+            scores *= rule.scale or 1 / math.sqrt(DIM)
+            if rule.softcap is not None:
+                scores = rule.softcap * torch.tanh(scores / rule.softcap)
             out.append(torch.einsum("hl,lhd->hd", scores.softmax(-1), v))
             at += 1
     return torch.stack(out)
@@ -67,6 +77,34 @@ def test_paged_attention_equals_dense_attention(case: AttentionCase) -> None:
     step = ReferenceAttention(case.page_size, torch.float32, CPU).plan(shapes(case))
     out = step.run(q, k, v, k_cache, v_cache)
     torch.testing.assert_close(out.double(), dense(case, q, k_cache, v_cache), rtol=1e-5, atol=1e-5)
+
+
+RULES = st.builds(
+    ScoreRule,
+    window=st.none() | st.integers(1, 12) | st.integers(1, 50),
+    scale=st.none() | st.floats(0.1, 2.0),
+    softcap=st.none() | st.floats(0.5, 5.0),
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(attention_cases(), st.lists(RULES, min_size=1, max_size=3))
+def test_every_layer_of_a_step_scores_by_its_own_rule(
+    case: AttentionCase, rules: list[ScoreRule]
+) -> None:
+    q, k, v, k_cache, v_cache = random_step(case)
+    step = ReferenceAttention(case.page_size, torch.float32, CPU).plan(shapes(case), rules)
+    for rule in rules:
+        out = step.run(q, k, v, k_cache, v_cache, rule)
+        expected = dense(case, q, k_cache, v_cache, rule)
+        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_of_one_window_share_what_was_planned() -> None:
+    rows = [RowShape(5, 20, range(2)), RowShape(1, 30, range(2, 4))]
+    rules = [ScoreRule(8), ScoreRule(8, scale=0.5), ScoreRule(), ScoreRule(1000)]
+    step = ReferenceAttention(16, torch.float32, CPU).plan(rows, rules)
+    assert len({id(parts) for parts in step._parts.values()}) == 2  # 8, and all the rest
 
 
 @settings(max_examples=30, deadline=None)

@@ -32,24 +32,49 @@ class Trie(msgspec.Struct, frozen=True, kw_only=True):
     priors: tuple[float, ...] = ()
 
 
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """How a logit row becomes a token; `lang.sampling.Sampling` says what each field means.
+
+    `runner/sampler.py` has the order in which they apply. `logit_bias`: (id, what is added), ids
+    distinct and within the vocabulary.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def counts_drawn(self) -> bool:
+        """A penalty needs to know how often each id was drawn."""
+        return self.presence_penalty != 0 or self.frequency_penalty != 0
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence to run.
 
     `prompt`: packed ids (`radix.key.pack`), at least one. At most `max_tokens` are drawn. `end_ids`
-    end the sequence when drawn. `stop` strings end it as soon as its text holds one. `seed` is
-    always set: the asker draws entropy where its user gave none. `logprobs_from`: see
-    `lang.request.Request`. With `trie` nothing is drawn; the nodes are scored.
+    end the sequence when drawn. `stop` strings end it as soon as its text holds one. Neither does
+    before `min_tokens` are drawn: until then end ids cannot be drawn, and a stop string complete by
+    then is plain text. `seed` is always set: the asker draws entropy where its user gave none.
+    `top_logprobs`: how many of the likeliest tokens to report at each position.
+    `logprobs_from`: see `lang.request.Request`. With `trie` nothing is drawn; the nodes are scored.
     """
 
     id: str
     prompt: bytes
     max_tokens: int
     seed: int
-    temperature: float = 0.0
-    top_p: float = 1.0
+    rules: Rules = Rules()
     end_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
+    min_tokens: int = 0
     logprobs: bool = False
+    top_logprobs: int = 0
     logprobs_from: int | None = None
     trie: Trie | None = None
     namespace: str = ""
@@ -73,11 +98,16 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):
-    """News of one job: tokens drawn since the last update and, once, its end."""
+    """News of one job: tokens drawn since the last update and, once, its end.
+
+    `logprobs` and `top_logprobs` have one entry a token where the job asked for them; the latter's
+    are (id, log-probability), the likeliest first.
+    """
 
     id: str
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     end: End | None = None
 
 

@@ -87,6 +87,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     seconds: float = 0.0
 
 
+class Likely(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One of the likeliest tokens of a position. A part of a character reads as U+FFFD."""
+
+    id: int
+    text: str
+    logprob: float
+
+
 class ChoiceScore(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How one choice did, by every method (`choose` defines them); higher is better.
 
@@ -109,8 +117,9 @@ class Finish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     `reason` is "stop" (end token, stop string `stop`, or a choice was made), or "length".
     `text` is the whole value. `prompt` + `kept` + `tail` continue the asker's state (module
-    docstring). `logprobs` belong to the drawn tokens `token_ids` (an end token included, a cut-off
-    stop string too); `prompt_logprobs` has None for a token without one. `winner` and `scores`
+    docstring). `logprobs` and `top_logprobs` (each position's likeliest tokens, best first) belong
+    to the drawn tokens `token_ids` (an end token included, a cut-off stop string too);
+    `prompt_logprobs` has None for a token without one. `winner` and `scores`
     belong to choices.
     """
 
@@ -122,6 +131,7 @@ class Finish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     stop: str | None = None
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] | None = None
+    top_logprobs: tuple[tuple[Likely, ...], ...] | None = None
     prompt_logprobs: tuple[float | None, ...] | None = None
     winner: int | None = None
     scores: tuple[ChoiceScore, ...] = ()

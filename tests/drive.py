@@ -42,15 +42,18 @@ def trie(paths: Sequence[Sequence[int]], method: str = "total") -> Trie:
 class TokenWatch:
     """Stop "strings" for ints: the decimal name of a token stops at that token."""
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
+    def __init__(self, stops: tuple[str, ...], min_tokens: int) -> None:
         self._stops = set(stops)
+        self._n_free = min_tokens
 
     def push(self, token_id: int) -> str | None:
-        return str(token_id) if str(token_id) in self._stops else None
+        self._n_free -= 1
+        hit = self._n_free < 0 and str(token_id) in self._stops
+        return str(token_id) if hit else None
 
 
-def watch(stops: tuple[str, ...], _prompt: Sequence[int]) -> StopWatch:
-    return TokenWatch(stops)
+def watch(stops: tuple[str, ...], _prompt: Sequence[int], min_tokens: int) -> StopWatch:
+    return TokenWatch(stops, min_tokens)
 
 
 @dataclass

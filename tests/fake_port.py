@@ -121,7 +121,9 @@ class FakePort(EnginePort):
     def _draw(self, job: Job, prompt: list[int]) -> tuple[list[int], list[float], str]:
         drawn: list[int] = []
         scored: list[float] = []
-        watch = self.watch(job.stop, unpack(job.prompt)) if self.watch and job.stop else None
+        watch = None
+        if self.watch and job.stop:
+            watch = self.watch(job.stop, unpack(job.prompt), job.min_tokens)
         while len(drawn) < job.max_tokens:
             ids = [*prompt, *drawn]
             token = self.script(ids)

@@ -12,7 +12,9 @@ import hashlib
 import math
 from collections.abc import Sequence
 
-from branchwork.backend.sched.plan import Draw, Row, RowResult, StepPlan, StepResult
+from branchwork.backend.port import Job, Rules
+from branchwork.backend.sched.plan import Draw, Past, Row, RowResult, StepPlan, StepResult
+from branchwork.radix.key import pack, unpack
 
 Digest = bytes
 START = b"start"
@@ -28,14 +30,16 @@ def chain_all(ids: Sequence[int], digest: Digest = START) -> Digest:
     return digest
 
 
-def next_token(
-    digest: Digest, vocab: Sequence[int], draw_key: tuple[float, int, int] = (0.0, 0, 0)
-) -> int:
-    """Greedy: a function of the prefix. With temperature also of seed and position."""
-    temperature, seed, position = draw_key
-    salt = f"{seed}:{position}".encode() if temperature > 0 else b""
-    value = hashlib.blake2b(digest + salt, digest_size=8).digest()
-    return vocab[int.from_bytes(value, "little") % len(vocab)]
+def next_token(digest: Digest, vocab: Sequence[int], draw: Draw) -> int:
+    """Greedy: a function of the prefix. With temperature also of seed and position, with penalties
+    of what they count. Never a banned id.
+    """
+    salt = f"{draw.seed}:{draw.position}" if draw.rules.temperature > 0 else ""
+    if draw.past != Past():
+        salt += f"{sorted(draw.past.seen)}{sorted(draw.past.drawn)}"
+    value = hashlib.blake2b(digest + salt.encode(), digest_size=8).digest()
+    allowed = [token for token in vocab if token not in draw.banned]
+    return allowed[int.from_bytes(value, "little") % len(allowed)]
 
 
 def token_logprob(digest: Digest, token: int) -> float:
@@ -47,13 +51,26 @@ def expected(
     prompt: Sequence[int], n: int, vocab: Sequence[int], sampling: tuple[float, int] = (0.0, 0)
 ) -> list[int]:
     """The `n` tokens that follow `prompt`, straight from the definition."""
-    temperature, seed = sampling
-    ids, digest = list(prompt), chain_all(prompt)
-    for _ in range(n):
-        token = next_token(digest, vocab, (temperature, seed, len(ids)))
-        ids.append(token)
-        digest = chain(digest, token)
-    return ids[len(prompt) :]
+    rules = Rules(temperature=sampling[0])
+    job = Job(id="", prompt=pack(prompt), max_tokens=n, seed=sampling[1], rules=rules)
+    return expected_of(job, vocab)
+
+
+def expected_of(job: Job, vocab: Sequence[int]) -> list[int]:
+    """The `max_tokens` tokens of a job that nothing ends sooner, straight from the definition."""
+    ids = unpack(job.prompt)
+    n_prompt, digest, rules = len(ids), chain_all(ids), job.rules
+    for n in range(job.max_tokens):
+        drawn = ids[n_prompt:]
+        past = Past(
+            seen=tuple(set(ids)) if rules.repetition_penalty != 1 else (),
+            drawn=tuple((t, drawn.count(t)) for t in set(drawn)) if rules.counts_drawn else (),
+        )
+        banned = job.end_ids if n < job.min_tokens else ()
+        draw = Draw(rules, job.seed, len(ids), past=past, banned=banned)
+        ids.append(next_token(digest, vocab, draw))
+        digest = chain(digest, ids[-1])
+    return ids[n_prompt:]
 
 
 class FakeRunner:
@@ -114,11 +131,8 @@ class FakeRunner:
         if row.draw is None:
             return RowResult(scores=scores)
         return RowResult(
-            token=self._draw(row.draw, digests[-1]), logprob=self._logprob(row.draw), scores=scores
+            token=next_token(digests[-1], self.vocab, row.draw),
+            logprob=-1.0 if row.draw.logprob else None,
+            scores=scores,
+            top=tuple((i, -1.0 - i) for i in range(row.draw.top)),
         )
-
-    def _draw(self, draw: Draw, digest: Digest) -> int:
-        return next_token(digest, self.vocab, (draw.temperature, draw.seed, draw.position))
-
-    def _logprob(self, draw: Draw) -> float | None:
-        return -1.0 if draw.logprob else None

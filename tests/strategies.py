@@ -9,7 +9,7 @@ from drive import job, trie
 from hypothesis import strategies as st
 
 from branchwork.backend.config import SchedulerConfig
-from branchwork.backend.port import Job
+from branchwork.backend.port import Job, Rules
 from branchwork.lang.request import METHODS
 
 # -- schedules: jobs over few tokens, so that prefixes are shared all the time --------------
@@ -54,6 +54,15 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
     )
 
 
+def rules() -> st.SearchStrategy[Rules]:
+    return st.builds(
+        Rules,
+        temperature=st.sampled_from([0.0, 1.0]),
+        repetition_penalty=st.sampled_from([1.0, 1.2]),
+        presence_penalty=st.sampled_from([0.0, 0.5]),
+    )
+
+
 @st.composite
 def job_cases(draw: st.DrawFn, name: str, cancels: bool) -> JobCase:
     prompt = draw(prompts())
@@ -73,7 +82,8 @@ def job_cases(draw: st.DrawFn, name: str, cancels: bool) -> JobCase:
         prompt,
         draw(st.integers(0, 24)),
         seed=draw(st.integers(0, 3)),
-        temperature=draw(st.sampled_from([0.0, 1.0])),
+        rules=draw(rules()),
+        min_tokens=draw(st.integers(0, 4)),
         end_ids=tuple(draw(st.sets(st.integers(0, 49), max_size=2))),
         stop=tuple(str(t) for t in draw(st.sets(st.integers(0, 49), max_size=2))),
         logprobs_from=logprobs_from,

@@ -62,7 +62,7 @@ class Runner:
         if not plan.rows:
             return None
         inputs = build_inputs(plan, decoder.device)
-        step = self._attention.plan(inputs.rows)
+        step = self._attention.plan(inputs.rows, decoder.rules)
         hidden = decoder.forward(inputs.tokens, inputs.positions, step, pool.tensor)
         logits = decoder.logits(hidden.index_select(0, inputs.draw_at))
         logprobs = _score(decoder, hidden, inputs.scores)
@@ -89,7 +89,7 @@ class Runner:
             elif draw is None:
                 results.append(RowResult(scores=scores[i]))
             else:
-                results.append(RowResult(draw.token, draw.logprob, scores[i]))
+                results.append(RowResult(draw.token, draw.logprob, scores[i], draw.top))
         return StepResult(tuple(results))
 
     def close(self) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..port import Rules
+
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -25,14 +27,37 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """How to draw the token after a row's last one. `position` is the drawn token's own."""
+class Past:
+    """What penalties want of a sequence so far; empty where no penalty asks.
 
-    temperature: float
-    top_p: float
+    `seen`: the distinct ids of prompt and drawn tokens. `drawn`: (id, how often) of the drawn ones.
+    """
+
+    seen: tuple[int, ...] = ()
+    drawn: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How to draw the token after a row's last one.
+
+    `position` is the drawn token's own. `logprob`: report its log-probability; `top`: and those of
+    so many of the likeliest. `banned` ids cannot be drawn.
+    """
+
+    rules: Rules
     seed: int
     position: int
-    logprob: bool
+    logprob: bool = False
+    top: int = 0
+    past: Past = Past()
+    banned: tuple[int, ...] = ()
+
+    @property
+    def takes_largest(self) -> bool:
+        """The largest of the model's own logits wins."""
+        shifted = self.past.seen or self.past.drawn or self.rules.logit_bias or self.banned
+        return self.rules.temperature == 0 and not shifted
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +98,16 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """`token` where the row had a draw; `logprob` where it asked; `scores` in the row's order.
+    """`token` where the row had a draw; `logprob` and `top` where it asked; `scores` in row order.
 
-    `error` says why this row alone has failed (its numbers are not finite); the rest is then empty.
+    `top`: (id, log-probability) of the likeliest tokens, the likeliest first. `error` says
+    why this row alone has failed (its numbers are not finite); the rest is then empty.
     """
 
     token: int | None = None
     logprob: float | None = None
     scores: tuple[float, ...] = ()
+    top: tuple[tuple[int, float], ...] = ()
     error: str | None = None
 
 

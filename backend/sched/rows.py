@@ -5,8 +5,10 @@ Pure functions; the scheduler calls them and keeps all state.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ..port import Trie
-from .plan import Copy, Draw, Row
+from .plan import Copy, Draw, Past, Row
 from .sequence import Sequence
 
 
@@ -18,7 +20,7 @@ def row_for(seq: Sequence, n: int) -> Row:
     start, job = seq.computed, seq.job
     draw = None
     if start + n == len(seq.ids) and job.max_tokens > 0:
-        draw = Draw(job.temperature, job.top_p, job.seed, len(seq.ids), job.logprobs)
+        draw = _draw(seq)
     return Row(
         tokens=seq.ids[start : start + n],
         start=start,
@@ -26,6 +28,30 @@ def row_for(seq: Sequence, n: int) -> Row:
         scores=_prompt_scores(seq, start, n),
         draw=draw,
     )
+
+
+def _draw(seq: Sequence) -> Draw:
+    """How its next token is drawn: a function of the job and the ids so far, so retraction and
+    chunks change nothing.
+    """
+    job = seq.job
+    return Draw(
+        rules=job.rules,
+        seed=job.seed,
+        position=len(seq.ids),
+        logprob=job.logprobs,
+        top=job.top_logprobs,
+        past=_past(seq),
+        banned=job.end_ids if seq.drawn < job.min_tokens else (),
+    )
+
+
+def _past(seq: Sequence) -> Past:
+    """Counted anew for each token: 50 microseconds at 4,000 ids, and only under a penalty."""
+    rules = seq.job.rules
+    seen = tuple(dict.fromkeys(seq.ids)) if rules.repetition_penalty != 1 else ()
+    drawn = Counter(seq.ids[seq.n_prompt :]) if rules.counts_drawn else {}
+    return Past(seen, tuple(drawn.items()))
 
 
 def _trie_row(seq: Sequence, trie: Trie) -> Row:

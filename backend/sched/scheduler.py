@@ -72,7 +72,7 @@ class Scheduler:
         seq = Sequence(job, self._arrivals)
         refuse_impossible(seq, self._config, self.cache.total_pages)
         if job.stop:
-            seq.watch = self._watch(job.stop, seq.ids)
+            seq.watch = self._watch(job.stop, seq.ids, job.min_tokens)
         self._arrivals += 1
         self._waiting.add(seq)
 
@@ -283,7 +283,10 @@ class Scheduler:
             self._let_go(seq, keep=True)
         end = None if reason is None else _end_of(seq, reason)
         logprobs = () if out.logprob is None else (out.logprob,)
-        update = Update(id=seq.job.id, tokens=(out.token,), logprobs=logprobs, end=end)
+        top = (out.top,) if seq.job.top_logprobs else ()
+        update = Update(
+            id=seq.job.id, tokens=(out.token,), logprobs=logprobs, top_logprobs=top, end=end
+        )
         self._news.append(update)
 
     def _settle_trie(self, seq: Sequence, out: RowResult) -> None:

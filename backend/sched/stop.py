@@ -17,5 +17,6 @@ class StopWatch(Protocol):
         ...
 
 
-# (stop strings, ids of the prompt, which may end within a character) -> watch
-WatchFactory = Callable[[tuple[str, ...], Sequence[int]], StopWatch]
+# (stop strings, ids of the prompt, which may end within a character, how many drawn tokens come
+# first that no stop string ends) -> watch
+WatchFactory = Callable[[tuple[str, ...], Sequence[int], int], StopWatch]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...lang.choose import pick, scores
-from ...lang.request import Delta, Finish, Request, Text, Tokens, Usage
+from ...lang.request import Delta, Finish, Likely, Request, Text, Tokens, Usage
+from ...lang.sampling import Sampling
 from ..port import End, Update
 from .detok import Detok
 from .select import Choices
@@ -16,17 +17,25 @@ from .stops import Hit, StopBuffer
 from .tokenizer import Tokenizer
 
 
+def end_ids(tokenizer: Tokenizer, sampling: Sampling) -> tuple[int, ...]:
+    """The tokens that end a call when drawn and are not part of its text, each once."""
+    own = () if sampling.ignore_eos else tokenizer.end_ids
+    return tuple(dict.fromkeys([*own, *sampling.stop_token_ids]))
+
+
 class Drawn:
     """The drawn tokens of one call and their text."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Tokens, request: Request) -> None:
         sampling = request.sampling
-        self._end_ids = () if sampling.ignore_eos else tokenizer.end_ids
+        self._end_ids = end_ids(tokenizer, sampling)
+        self._tokenizer = tokenizer
         self._prompt, self._request = prompt, request
         self._detok = Detok(tokenizer, prompt.ids)
         self._buffer = StopBuffer(sampling.stop)
         self._ids: list[int] = []
         self._logprobs: list[float] = []
+        self._likeliest: list[tuple[Likely, ...]] = []
         self._text = ""  # all text, what is held back included
         self._borders = [0]  # length of the text after n tokens; -1 within a character
         self._ended = False
@@ -50,15 +59,23 @@ class Drawn:
                 break
             self._ids.append(token_id)
             self._logprobs.extend(update.logprobs[i : i + 1])
+            self._likeliest.extend(map(self._named, update.top_logprobs[i : i + 1]))
             if token_id in self._end_ids:
                 self._ended = True
                 break
             text = self._detok.push(token_id)
             self._text += text
             self._borders.append(len(self._text) if self._detok.clean else -1)
-            safe, self.hit = self._buffer.push(text) if text else ("", None)
+            counts = len(self._ids) > self._request.sampling.min_tokens
+            safe, self.hit = self._buffer.push(text, counts) if text else ("", None)
             shown += safe
         return Delta(text=shown, ids=tuple(self._ids[first:]))
+
+    def _named(self, likeliest: tuple[tuple[int, float], ...]) -> tuple[Likely, ...]:
+        return tuple(
+            Likely(id=token_id, text=self._tokenizer.decode([token_id], False), logprob=logprob)
+            for token_id, logprob in likeliest
+        )
 
     def finish(self, end: End, usage: Usage) -> Delta:
         """The last delta."""
@@ -74,7 +91,7 @@ class Drawn:
             n_text = self._borders[n_kept]
             text, tail = self._text[:position], self._text[n_text:position]
         kept = Tokens(tuple(self._ids[:n_kept]), (Text(self._text[:n_text]),))
-        wants = self._request.sampling.logprobs
+        sampling = self._request.sampling
         finish = Finish(
             reason="stop" if self.over else end.reason,
             text=text,
@@ -83,7 +100,8 @@ class Drawn:
             tail=tail,
             stop=None if self.hit is None else self.hit.stop,
             token_ids=tuple(self._ids),
-            logprobs=tuple(self._logprobs) if wants else None,
+            logprobs=tuple(self._logprobs) if sampling.logprobs else None,
+            top_logprobs=tuple(self._likeliest) if sampling.top_logprobs else None,
             prompt_logprobs=prompt_logprobs(self._request, end),
             usage=usage,
         )

@@ -17,9 +17,10 @@ import msgspec
 from ...lang.choose import totals
 from ...lang.errors import Cancelled, EngineClosed, InvalidRequest, PromptTooLong, from_wire
 from ...lang.request import Delta, Request, Tokens, Usage
+from ...lang.sampling import Sampling
 from ...radix.key import pack
-from ..port import End, EnginePort, Job, Update
-from .answer import Drawn, chosen
+from ..port import End, EnginePort, Job, Rules, Update
+from .answer import Drawn, chosen, end_ids
 from .chat import ChatFormat
 from .layout import lay_out
 from .select import Choices, bare_prompt, check_choices, empty_prompt, plan_choices
@@ -116,6 +117,8 @@ class Frontend:
             raise InvalidRequest(
                 f"logprobs_from must be from 0 to the prompt's {len(ids)} tokens, found {start}"
             )
+        if choices is None:
+            self._check_ids(request.sampling)
         job = self._job(request, pack(ids), choices, room)
         return Prepared(job, Tokens(tuple(ids), layout.source), choices)
 
@@ -135,12 +138,26 @@ class Frontend:
             job,
             max_tokens=min(sampling.max_tokens, room),
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            end_ids=() if sampling.ignore_eos else self._tokenizer.end_ids,
+            rules=rules_of(sampling),
+            end_ids=end_ids(self._tokenizer, sampling),
             stop=sampling.stop,
+            min_tokens=sampling.min_tokens,
             logprobs=sampling.logprobs,
+            top_logprobs=sampling.top_logprobs,
         )
+
+    def _check_ids(self, sampling: Sampling) -> None:
+        """Refuse ids the model does not have, and a call that could draw no token at all."""
+        biased = [token for token, _ in sampling.logit_bias]
+        for name, ids in (("logit_bias", biased), ("stop_token_ids", sampling.stop_token_ids)):
+            for token in ids:
+                if not 0 <= token < self._vocab:
+                    raise InvalidRequest(
+                        f"{name}: {token} is no token of this model; expected ids from 0 to "
+                        f"{self._vocab - 1}"
+                    )
+        if sampling.min_tokens and len(end_ids(self._tokenizer, sampling)) >= self._vocab:
+            raise InvalidRequest("min_tokens: every token of the model ends the text")
 
     def _room(self, n_prompt: int, n_needed: int) -> int:
         """Tokens that may follow the prompt; refuses a prompt that leaves fewer than needed."""
@@ -183,6 +200,20 @@ class Frontend:
                 if update.end is not None:
                     return update.end
         raise _no_end()
+
+
+def rules_of(sampling: Sampling) -> Rules:
+    """What of it the sampler needs."""
+    return Rules(
+        temperature=sampling.temperature,
+        top_k=max(0, sampling.top_k),
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=sampling.logit_bias,
+    )
 
 
 @asynccontextmanager

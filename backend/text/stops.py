@@ -2,8 +2,9 @@
 
 The rule does not depend on how the text is cut into tokens: reading character by character, the
 stop string that is complete first ends the text; of several complete at the same character the
-longest counts. So "bc" beats "abcd", and "abc" beats "bc". Knows no requests. Called by the front
-end (`StopBuffer`) and, through a factory, by the engine (`StopWatch`), which must judge alike.
+longest counts. So "bc" beats "abcd", and "abc" beats "bc". Where a call wants a least number of
+tokens, only a stop string that is not complete with those ends it. Knows no requests. Called by the
+front end (`StopBuffer`) and, through a factory, by the engine (`StopWatch`), which must judge alike.
 """
 
 from __future__ import annotations
@@ -34,15 +35,19 @@ class StopBuffer:
         self._held = ""
         self._n_sent = 0
 
-    def push(self, text: str) -> tuple[str, Hit | None]:
-        """Text that is safe to show, and the hit. Push nothing after a hit."""
+    def push(self, text: str, counts: bool = True) -> tuple[str, Hit | None]:
+        """Text that is safe to show, and the hit. Push nothing after a hit.
+
+        Without `counts` a stop string that `text` completes is no hit, now or later.
+        """
+        n_held = len(self._held)
         text = self._held + text
         found = [
             (begin + len(stop), -len(stop), stop)
             for stop in self._stops
-            if (begin := text.find(stop)) >= 0
+            if (begin := text.find(stop, max(0, n_held + 1 - len(stop)))) >= 0
         ]
-        if found:
+        if found and counts:
             end, _, stop = min(found)
             hit = Hit(stop, self._n_sent + end - len(stop))
             return self._send(text, end - len(stop)), hit
@@ -71,26 +76,35 @@ class StopBuffer:
 class StopWatch:
     """Tells the engine at which drawn token a sequence's text holds a stop string."""
 
-    __slots__ = ("_buffer", "_detok")
+    __slots__ = ("_buffer", "_detok", "_n_free")
 
     def __init__(
-        self, tokenizer: Tokenizer, stops: Sequence[str], prompt: Sequence[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str],
+        prompt: Sequence[int] = (),
+        min_tokens: int = 0,
     ) -> None:
-        """`prompt`: the ids in front; how a first token reads may depend on them."""
+        """`prompt`: the ids in front; how a first token reads may depend on them.
+
+        `min_tokens`: so many tokens complete no stop string.
+        """
         self._detok = Detok(tokenizer, prompt)
         self._buffer = StopBuffer(stops)
+        self._n_free = min_tokens
 
     def push(self, token_id: int) -> str | None:
         """Take the next drawn token; the stop string that is now complete, or None."""
         text = self._detok.push(token_id)
+        self._n_free -= 1
         if not text:
             return None
-        _, hit = self._buffer.push(text)
+        _, hit = self._buffer.push(text, counts=self._n_free < 0)
         return None if hit is None else hit.stop
 
 
 def watch_factory(
     tokenizer: Tokenizer,
-) -> Callable[[tuple[str, ...], Sequence[int]], StopWatch]:
-    """What the scheduler calls with a job's stop strings and prompt."""
-    return lambda stops, prompt: StopWatch(tokenizer, stops, prompt)
+) -> Callable[[tuple[str, ...], Sequence[int], int], StopWatch]:
+    """What the scheduler calls with a job's stop strings, prompt and least number of tokens."""
+    return lambda stops, prompt, min_tokens: StopWatch(tokenizer, stops, prompt, min_tokens)

@@ -14,6 +14,7 @@ from branchwork.backend.attention.reference import ReferenceAttention
 from branchwork.backend.model.layers import rope_frequencies
 from branchwork.backend.model.registry import build_decoder
 from branchwork.backend.model.spec import ModelSpec, RopeScaling
+from branchwork.backend.port import Rules
 from branchwork.backend.sched.plan import Draw, Row, StepPlan
 from branchwork.lang.errors import UnsupportedModel
 
@@ -94,7 +95,7 @@ def test_greedy_tokens_equal_transformers_generate() -> None:
         )[0, len(tokens) :].tolist()
     runner, drawn, start, new = tiny_runner(), [], 0, tokens
     while len(drawn) < 40:
-        draw = Draw(0.0, 1.0, 0, start + len(new), False)
+        draw = Draw(Rules(), 0, start + len(new))
         row = Row(new, start, range(63, 40, -1), draw=draw)
         token = runner.sample(runner.forward(StepPlan((row,)))).rows[0].token
         assert token is not None

@@ -10,6 +10,7 @@ from tiny import tiny_runner
 import branchwork as bw
 from branchwork.backend.config import SchedulerConfig
 from branchwork.backend.inprocess import InProcessPort
+from branchwork.backend.port import Rules
 from branchwork.backend.sched.plan import Draw, Row, StepPlan
 from branchwork.backend.sched.scheduler import Scheduler
 from branchwork.backend.text.chat import ChatFormat
@@ -38,7 +39,7 @@ def cold_greedy(ids: tuple[int, ...], n: int) -> list[int]:
     """Tokens after `ids`, the whole sequence computed anew for each."""
     runner, pages, sequence = tiny_runner(n_pages=128), list(range(128)), list(ids)
     for _ in range(n):
-        row = Row(sequence, 0, pages, draw=Draw(0.0, 1.0, 0, len(sequence), False))
+        row = Row(sequence, 0, pages, draw=Draw(Rules(), 0, len(sequence)))
         (out,) = runner.sample(runner.forward(StepPlan((row,)))).rows
         assert out.token is not None
         sequence.append(out.token)

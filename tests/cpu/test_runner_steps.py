@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import SPEC, tiny_runner
 
+from branchwork.backend.port import Rules
 from branchwork.backend.runner.kv import KvPool
 from branchwork.backend.runner.runner import SCORE_ROWS, Runner
 from branchwork.backend.sched.plan import Copy, Draw, Row, RowResult, StepPlan
@@ -21,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 def greedy(position: int) -> Draw:
-    return Draw(0.0, 1.0, 0, position, True)
+    return Draw(Rules(), 0, position, logprob=True)
 
 
 def step(runner: Runner, rows: Sequence[Row], copies: Sequence[Copy] = ()) -> list[RowResult]:
@@ -77,7 +78,7 @@ def generate(
                 known[i][done[i] :],
                 done[i],
                 pages[i],
-                draw=Draw(draws[i][0], 0.95, draws[i][1], len(known[i]), False),
+                draw=Draw(Rules(temperature=draws[i][0], top_p=0.95), draws[i][1], len(known[i])),
             )
             for i in live
         ]

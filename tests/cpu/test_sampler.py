@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from branchwork.backend.port import Rules
 from branchwork.backend.runner.philox import philox, uniform
 from branchwork.backend.runner.sampler import draw_one, nucleus, sample
 from branchwork.backend.sched.plan import Draw
@@ -21,7 +22,7 @@ ONES = 0xFFFFFFFF
 def rule(
     temperature: float, top_p: float = 1.0, seed: int = 0, position: int = 0, logprob: bool = False
 ) -> Draw:
-    return Draw(temperature, top_p, seed, position, logprob)
+    return Draw(Rules(temperature=temperature, top_p=top_p), seed, position, logprob)
 
 
 def random_logits(n: int, vocab: int = 300, seed: int = 0) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drive import Driver, trie
-from fake_runner import chain_all, expected, token_logprob
+from fake_runner import chain_all, expected_of, token_logprob
 from hypothesis import given, settings
 from strategies import JobCase, Schedule, schedules
 
@@ -16,15 +16,17 @@ def check_generated(driver: Driver, case: JobCase) -> None:
         assert end.error is not None
         assert end.error[0] == "step_failed"
         return
-    whole = expected(case.prompt, job.max_tokens, driver.vocab, (job.temperature, job.seed))
+    whole = expected_of(job, driver.vocab)
     drawn = driver.tokens[job.id]
     assert drawn == whole[: len(drawn)]
     if end.reason == "length":
         assert len(drawn) == job.max_tokens
     if end.reason == "stop":
         assert drawn[-1] in job.end_ids or str(drawn[-1]) in job.stop
-    stops = {*job.end_ids, *(int(stop) for stop in job.stop)}
-    assert not stops.intersection(drawn[:-1])
+    assert not {*job.end_ids}.intersection(drawn[:-1])
+    assert not {*job.stop}.intersection(map(str, drawn[job.min_tokens : -1]))
+    if end.reason == "stop":
+        assert len(drawn) > job.min_tokens
     check_prompt_logprobs(case, end.prompt_logprobs)
 
 

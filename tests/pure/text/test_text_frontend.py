@@ -13,7 +13,7 @@ from fake_port import FakePort, Script, follow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from branchwork.backend.port import End, Update
+from branchwork.backend.port import End, Rules, Update
 from branchwork.backend.text.chat import ChatFormat
 from branchwork.backend.text.frontend import Frontend
 from branchwork.backend.text.stops import watch_factory
@@ -97,8 +97,9 @@ def test_the_engine_gets_the_sampling_and_the_rendered_prompt() -> None:
     )
     run(client(port), request)
     job = port.jobs[0]
-    assert (job.id, job.namespace, job.max_tokens, job.temperature) == ("mine", "n", 9, 0.5)
-    assert (job.top_p, job.seed, job.stop, job.end_ids) == (0.9, 7, ("q",), (IM_END, ENDOFTEXT))
+    assert (job.id, job.namespace, job.max_tokens) == ("mine", "n", 9)
+    assert job.rules == Rules(temperature=0.5, top_p=0.9)
+    assert (job.seed, job.stop, job.end_ids) == (7, ("q",), (IM_END, ENDOFTEXT))
     text = shapes.reference(bytes_.CHATML, [("user", "hi")], opens=True)
     assert byte_tokenizer().decode(port.prompts[0], False) == text
 

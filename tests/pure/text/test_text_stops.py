@@ -87,11 +87,11 @@ def test_the_engines_watch_agrees_with_what_is_shown(text: str, stops: list[str]
 
 
 def test_a_watch_sees_a_stop_made_of_split_characters() -> None:
-    watch = watch_factory(byte_tokenizer())(("😀!",), ())
+    watch = watch_factory(byte_tokenizer())(("😀!",), (), 0)
     assert [watch.push(b) for b in "a😀!".encode()] == [None] * 5 + ["😀!"]
 
 
 def test_a_watch_reads_on_from_a_prompt_that_ends_within_a_character() -> None:
     first, rest = "hello 😀!".encode()[:8], "hello 😀!".encode()[8:]
-    watch = watch_factory(byte_tokenizer())(("😀!",), list(first))
+    watch = watch_factory(byte_tokenizer())(("😀!",), list(first), 0)
     assert [watch.push(b) for b in rest] == [None] * 2 + ["😀!"]

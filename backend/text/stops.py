@@ -4,7 +4,7 @@ The rule does not depend on how the text is cut into tokens: reading character b
 stop string that is complete first ends the text; of several complete at the same character the
 longest counts. So "bc" beats "abcd", and "abc" beats "bc". Where a call wants a least number of
 tokens, only a stop string that is not complete with those ends it. Knows no requests. Called by the
-front end (`StopBuffer`) and, through a factory, by the engine (`StopWatch`), which must judge alike.
+front end (`StopBuffer`) and, through a factory, by the engine (`StopWatch`); both must judge alike.
 """
 
 from __future__ import annotations

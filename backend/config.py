@@ -30,7 +30,7 @@ class SchedulerConfig:
     step_tokens: int = 512
     chunk_tokens: int | None = None
     max_running: int = 64
-    max_waiting: int = 4096
+    max_waiting: int = 65536
     max_overtakes: int = 64
     reserve_tokens: int = 64
     defer_twins: bool = True
@@ -39,17 +39,22 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         """Refuse limits under which nothing, or not everybody, would ever move."""
         for name in ("page_size", "step_tokens", "max_running", "max_waiting", "max_overtakes"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"{name} must be 1 or more, found {getattr(self, name)}")
-        if self.reserve_tokens < 0:
-            raise InvalidRequest(f"reserve_tokens must be 0 or more, found {self.reserve_tokens}")
-        if self.chunk_tokens is not None and self.chunk_tokens < 1:
-            raise InvalidRequest(f"chunk_tokens must be 1 or more, found {self.chunk_tokens}")
+            whole_number(name, getattr(self, name), 1)
+        whole_number("reserve_tokens", self.reserve_tokens, 0)
+        whole_number("max_trie_tokens", self.max_trie_tokens, 1)
+        if self.chunk_tokens is not None:
+            whole_number("chunk_tokens", self.chunk_tokens, 1)
         if self.step_tokens < self.max_running:
             raise InvalidRequest(
                 "step_tokens must be at least max_running, so that every running sequence can draw "
                 f"in every step; found {self.step_tokens} and {self.max_running}"
             )
+
+
+def whole_number(name: str, value: object, least: int) -> None:
+    """Raise InvalidRequest unless `value` is an integer of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidRequest(f"{name} must be a whole number of {least} or more, found {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,11 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
+        if not isinstance(self.model, str) or not self.model:
+            raise InvalidRequest(f"model must be a name or a path, found {self.model!r}")
         if self.dtype not in DTYPES:
             raise InvalidRequest(f"dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
-        if self.kv_tokens is not None and self.kv_tokens < self.scheduler.page_size:
-            raise InvalidRequest(
-                f"kv_tokens must hold at least one page of {self.scheduler.page_size} tokens, "
-                f"found {self.kv_tokens}"
-            )
+        if not isinstance(self.scheduler, SchedulerConfig):
+            raise InvalidRequest(f"scheduler must be a SchedulerConfig, found {self.scheduler!r}")
+        if self.kv_tokens is not None:
+            whole_number("kv_tokens", self.kv_tokens, self.scheduler.page_size)

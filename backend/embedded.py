@@ -50,7 +50,7 @@ class Engine:
             model=model,
             dtype=dtype,
             kv_tokens=kv_tokens,
-            scheduler=scheduler or SchedulerConfig(),
+            scheduler=SchedulerConfig() if scheduler is None else scheduler,
         )
         built = _start(self.config, quiet)
         self.client: Client = built.client

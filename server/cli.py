@@ -131,5 +131,11 @@ def _guarded(work: Callable[[], None], as_json: bool) -> None:
             print(f"branchwork: {error}", file=sys.stderr)
         asked_wrongly = isinstance(error, RequestError | UnknownModel)
         raise typer.Exit(2 if asked_wrongly else 1) from error
+    except Exception as error:  # of the user's program: its traceback is theirs to see
+        if as_json:
+            from .show import print_json
+
+            print_json({"error": {"code": "raised", "message": f"{type(error).__name__}: {error}"}})
+        raise
     except KeyboardInterrupt as error:
         raise typer.Exit(130) from error

@@ -7,6 +7,7 @@ standard error, so that `branchwork … --json | jq` works. Knows no engine. Cal
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 
@@ -21,9 +22,25 @@ def say(text: str) -> None:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on standard output."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, default=str)
-    sys.stdout.write("\n")
+    """One JSON document on standard output, whole or not at all.
+
+    What JSON does not know (a key that is no string, NaN, a list that holds itself) is printed as
+    its text.
+    """
+    sys.stdout.write(json.dumps(_plain(value, ()), indent=2, ensure_ascii=False) + "\n")
+
+
+def _plain(value: object, above: tuple[int, ...]) -> object:
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and id(value) not in above:
+        inside = (*above, id(value))
+        if isinstance(value, Mapping):
+            return {str(key): _plain(each, inside) for key, each in value.items()}
+        return [_plain(each, inside) for each in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return str(value)
 
 
 def rows(facts: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ...lang.errors import ModelError
 from ..model.spec import ModelSpec
 from ..sched.plan import Copy
 
@@ -36,7 +37,14 @@ class KvPool:
         self.n_pages = n_pages
         self.page_size = page_size
         shape = (spec.n_layers, 2, n_pages * page_size, spec.n_kv_heads, spec.head_dim)
-        self.tensor = torch.empty(shape, dtype=dtype, device=device)
+        try:
+            self.tensor = torch.empty(shape, dtype=dtype, device=device)
+        except RuntimeError as error:
+            raise ModelError(
+                f"a KV pool of {n_pages} pages needs "
+                f"{page_bytes(spec, page_size, dtype) * n_pages / 2**30:,.1f} GiB and cannot be "
+                "allocated; lower kv_tokens"
+            ) from error
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Run a plan's copies: all sources are read before any destination is written.

@@ -104,7 +104,7 @@ def pick(module: ModuleType, name: str) -> Program:
 
 def bind(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
     """NAME=VALUE pairs as arguments. A value is JSON, or text where it is not or where the
-    program says `str`. Names are checked by the program itself.
+    program says `str`.
     """
     parameters = inspect.signature(program).parameters
     values: dict[str, Any] = {}
@@ -117,6 +117,11 @@ def bind(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
         parameter = parameters.get(name)
         wants_text = parameter is not None and parameter.annotation in (str, "str")
         values[name] = text if wants_text else _json_or_text(text)
+    try:  # now, not when a model has been loaded or even fetched
+        inspect.signature(program).bind(None, **values)
+    except TypeError as error:
+        takes = ", ".join(list(parameters)[1:]) or "no arguments"
+        raise InvalidRequest(f"{error}; the program takes {takes}: give --arg NAME=VALUE") from None
     return values
 
 

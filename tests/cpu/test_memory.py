@@ -50,3 +50,8 @@ def test_need_equals_what_is_allocated(dtype: str) -> None:
 def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="float32, bfloat16, found 'int7'"):
         memory_need(tiny.SPEC, "int7", 16)
+
+
+def test_a_pool_that_cannot_be_allocated_says_how_big_it_would_be() -> None:
+    with pytest.raises(ModelError, match=r"GiB and cannot be allocated; lower kv_tokens"):
+        KvPool(tiny.SPEC, 1 << 40, 16, torch.float32, torch.device("cpu"))

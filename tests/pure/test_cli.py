@@ -210,6 +210,18 @@ def test_a_run_asked_for_wrongly_says_what_was_expected(
     result = call("run", *(each.format(script=script) for each in argv))
     assert result.exit_code == 2, result.output
     assert told in result.stderr
+    assert engines == []  # said before a model is loaded
+
+
+def test_a_body_that_raises_still_gives_a_machine_a_document(
+    script: Path, engines: list[MockEngine]
+) -> None:
+    script.write_text("import branchwork as bw\n@bw.program\ndef main(s):\n    [][1]\n")
+    result = call("run", str(script), "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["error"]["message"] == "IndexError: list index out of range"
+    assert isinstance(result.exception, IndexError)
+    assert engines[0].closed
 
 
 def test_a_programs_own_mistake_is_one_line_with_its_place_and_exit_1(

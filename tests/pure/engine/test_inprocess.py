@@ -12,7 +12,6 @@ from drive import job
 from engines import Fake, fake_engine
 from fake_runner import expected
 
-from branchwork.backend.config import SchedulerConfig
 from branchwork.backend.port import Flush, Job, Peek, Update
 from branchwork.lang.client import complete
 from branchwork.lang.errors import (
@@ -210,8 +209,3 @@ async def test_seeded_calls_do_not_depend_on_their_batch() -> None:
                 assert found[batch.index(draw(42))].token_ids == alone
         unseeded = [(await complete(fake.client, draw(None))).token_ids for _ in range(2)]
         assert unseeded[0] != unseeded[1]
-
-
-def test_scheduler_limits_that_cannot_work_are_refused() -> None:
-    with pytest.raises(Exception, match="step_tokens must be at least max_running"):
-        SchedulerConfig(step_tokens=8, max_running=9)

@@ -8,6 +8,7 @@ no sampling. Called by the front end.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ from .tokenizer import Run, Tokenizer
 
 Source = Text | RoleStart | RoleEnd
 OUTSIDE = Turn("", "", "", False, False)
+
+
+_ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,11 @@ def _roles(source: Sequence[Source]) -> tuple[tuple[str, ...], bool]:
                 raise InvalidRequest(
                     f"a {item.role!r} message opens inside the {roles[-1]!r} message; roles cannot "
                     "be nested, end the open one first"
+                )
+            if not _ROLE.fullmatch(item.role):  # it goes into the template's trusted markup
+                raise InvalidRequest(
+                    "a role must be a plain name (letters, digits, '_', '-', '.'), found "
+                    f"{item.role!r}"
                 )
             roles.append(item.role)
             is_open = True

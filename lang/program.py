@@ -205,6 +205,26 @@ class Program:
         source = self._source(engine, calls, width)
         return await batch.gather(source(errors == "raise"), len(calls), progress)
 
+    @overload
+    def iter_batch(
+        self,
+        inputs: Iterable[Inputs],
+        *,
+        engine: Engine | None = None,
+        max_concurrency: int | None = None,
+        errors: Literal["raise"] = "raise",
+    ) -> Iteration[tuple[int, State]]: ...
+
+    @overload
+    def iter_batch(
+        self,
+        inputs: Iterable[Inputs],
+        *,
+        engine: Engine | None = None,
+        max_concurrency: int | None = None,
+        errors: Literal["return"],
+    ) -> Iteration[tuple[int, State | Exception]]: ...
+
     def iter_batch(
         self,
         inputs: Iterable[Inputs],
@@ -212,7 +232,7 @@ class Program:
         engine: Engine | None = None,
         max_concurrency: int | None = None,
         errors: Literal["raise", "return"] = "raise",
-    ) -> Iteration[Outcome]:
+    ) -> Iteration[Any]:
         """(number of the input, state) as they finish: `for i, state in p.iter_batch(...)`.
 
         Also with `async for`. Inputs are taken, and checked, as places get free, so they may come

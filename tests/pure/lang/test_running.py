@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from interrupts import interrupt_when_busy
 
 from branchwork.lang import dsl as bw
 from branchwork.lang.calls import derive_seed
@@ -186,38 +182,16 @@ def test_progress_counts_programs_on_stderr(capsys: pytest.CaptureFixture[str]) 
 # -- cancelling -------------------------------------------------------------------------------
 
 
-@contextmanager
-def interrupt_when(client: MockClient) -> Iterator[None]:
-    """Ctrl-C, as a script sees it, once a call is live. pytest's loop has a handler of its own."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    stop = threading.Event()
-
-    def watch() -> None:
-        while not client.open_streams and not stop.wait(0.005):
-            pass
-        if not stop.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(5)
-        signal.signal(signal.SIGINT, before)
-
-
 def test_ctrl_c_cancels_and_frees() -> None:
     client = MockClient(last, delay=30)
-    with interrupt_when(client), pytest.raises(KeyboardInterrupt):
+    with interrupt_when_busy(client), pytest.raises(KeyboardInterrupt):
         echo.run("a", engine=client)
     assert (client.open_streams, client.n_cancelled) == (0, 1)
 
 
 async def test_ctrl_c_inside_a_running_loop_cancels_and_frees() -> None:
     client = MockClient(last, delay=30)
-    with interrupt_when(client), pytest.raises(KeyboardInterrupt):
+    with interrupt_when_busy(client), pytest.raises(KeyboardInterrupt):
         echo.run_batch([("a",)] * 3, engine=client)
     assert (client.open_streams, client.n_cancelled) == (0, 3)
 

@@ -10,6 +10,7 @@ import naive
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interrupts import interrupt_when_busy
 from strategies import program_bodies
 
 from branchwork.lang import dsl as bw
@@ -258,6 +259,16 @@ def test_closing_a_plain_stream_frees_while_it_is_held() -> None:
     assert list(deltas) == []
     with pytest.raises(InvalidRequest, match="make a new one"):
         iter(stream)
+
+
+def test_ctrl_c_in_a_plain_loop_cancels_and_frees() -> None:
+    client = MockClient(last, delay=30)
+    heard = []
+    with interrupt_when_busy(client), pytest.raises(KeyboardInterrupt):
+        for delta in endless.stream(engine=client):
+            heard.append(delta.text)
+    assert heard == ["0"]
+    assert (client.open_streams, client.n_cancelled) == (0, 1)
 
 
 async def test_cancelling_the_listener_cancels_the_run() -> None:

@@ -114,7 +114,7 @@ async def test_an_async_sub_program_is_awaited() -> None:
     @program
     async def outer(s: State) -> list[object]:
         branches = s.fork(3)
-        return await asyncio.gather(*(aask(twig, str(i)) for i, twig in enumerate(branches)))
+        return list(await asyncio.gather(*(aask(t, str(i)) for i, t in enumerate(branches))))
 
     client = MockClient(last, delay=0.01)
     state = await outer.arun(engine=client)

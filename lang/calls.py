@@ -12,11 +12,10 @@ from typing import Any
 
 from . import ir
 from . import request as wire
-from .sampling import Sampling
+from .options import SHARED
+from .sampling import DEFAULT_MAX_TOKENS, Sampling
 from .settings import Settings
 from .slot import Slot
-
-_DEFAULT = Sampling()
 
 
 class CutWarning(UserWarning):
@@ -74,7 +73,7 @@ class Calls:
         file, _, line = node.where.rpartition(":")
         warnings.warn_explicit(
             f"[{node.where}] {node.name or 'gen'} was cut off at the default of "
-            f"{_DEFAULT.max_tokens} tokens; give max_tokens to choose the length",
+            f"{DEFAULT_MAX_TOKENS} tokens; give max_tokens to choose the length",
             CutWarning,
             file or "program",
             int(line or 0),
@@ -83,18 +82,19 @@ class Calls:
     def _sampling(self, node: ir.Gen, slot: Slot) -> Sampling:
         settings = self._settings
         seed = settings.seed if node.seed is None else node.seed
+        shared = {}
+        for name in SHARED:
+            own, default = getattr(node, name), getattr(settings, name)
+            if own is not None or default is not None:
+                shared[name] = default if own is None else own
         return Sampling(
+            min_tokens=node.min_tokens,
+            logit_bias=node.logit_bias,
             stop=node.stop,
+            stop_token_ids=node.stop_token_ids,
             ignore_eos=node.ignore_eos,
             logprobs=node.logprobs,
+            top_logprobs=node.top_logprobs,
             seed=None if seed is None else derive_seed(seed, slot.place.path(), slot.index),
-            max_tokens=_first(node.max_tokens, settings.max_tokens, _DEFAULT.max_tokens),
-            temperature=_first(node.temperature, settings.temperature, _DEFAULT.temperature),
-            top_p=_first(node.top_p, settings.top_p, _DEFAULT.top_p),
+            **shared,
         )
-
-
-def _first(call: Any, program: Any, library: Any) -> Any:
-    if call is not None:
-        return call
-    return library if program is None else program

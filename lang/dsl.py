@@ -6,12 +6,12 @@ mistake is raised on its own line. Knows `ir`, `sampling` and the error tree; us
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from . import ir, options
-from .errors import InvalidRequest, ProgramError, Unsupported
+from .errors import ProgramError
 from .place import where
 
 
@@ -54,7 +54,13 @@ def gen(  # noqa: PLR0913 - the public face names every option; inside it is one
     top_p: float | None = None,
     top_k: int | None = None,
     min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    logit_bias: Mapping[int | str, float] | None = None,
     stop: str | Sequence[str] | None = None,
+    stop_token_ids: int | Sequence[int] = (),
+    min_tokens: int = 0,
     seed: int | None = None,
     n: int | None = None,
     regex: str | None = None,
@@ -63,58 +69,52 @@ def gen(  # noqa: PLR0913 - the public face names every option; inside it is one
     choices: Sequence[str] | None = None,
     type: object | None = None,
     logprobs: bool = False,
+    top_logprobs: int = 0,
     ignore_eos: bool = False,
     timeout: float | None = None,
 ) -> Expr:
     """The model continues the text; the value is bound to `name`.
 
-    `max_tokens` (default 256) bounds the drawn tokens, `temperature` (default 0) flattens the
-    distribution, `top_p` keeps the likeliest tokens of that mass, `stop` ends the text and is
-    removed from it, `seed` makes the call repeatable (siblings still differ), `logprobs` keeps each
-    token's log-probability in `meta`, `ignore_eos` draws on past the model's end token, `timeout`
-    is the longest the call may take, in seconds. `choices` makes it a `select`, and so does `type`:
-    bool, a Literal or an Enum, whose members are the choices and the value. Options set on the
-    program hold where none is given here.
+    How tokens are drawn: `max_tokens` (default 256) bounds them, `temperature` (default 0) flattens
+    the distribution, `top_k`, `top_p` and `min_p` keep the likeliest tokens; the penalties and
+    `logit_bias` (token id to amount) move logits first. `seed` makes the call repeatable (siblings
+    still differ). What ends the text: `stop` strings and `stop_token_ids`, which are removed from
+    it, and the model's own end token unless `ignore_eos`; none of them before `min_tokens`.
+    `logprobs` and `top_logprobs` keep log-probabilities in `meta`. `sampling.Sampling` says each of
+    these in full. `timeout` is the longest the call may take, in seconds. `choices` makes it a
+    `select`, and so does `type`: bool, a Literal or an Enum, whose members are the choices and the
+    value. Options set on the program hold where none is given here.
 
-    Raises `Unsupported` for `top_k`, `min_p`, `n` above 1, `regex`, `json_schema`, `grammar` and
-    any other `type`, which are not served yet, and `InvalidRequest` for values out of range or in
-    conflict.
+    Raises `Unsupported` for `n` above 1, `regex`, `json_schema`, `grammar` and any other `type`,
+    which are not served yet, and `InvalidRequest` for values out of range or in conflict.
     """
     here = where()
-    shapes = {"regex": regex, "json_schema": json_schema, "grammar": grammar, "type": type}
-    given = [key for key, value in (shapes | {"choices": choices}).items() if value is not None]
-    if len(given) > 1:
-        raise InvalidRequest(f"[{here}] gen: {' and '.join(given)} conflict; give one of them")
-    if n is not None and n < 1:
-        raise InvalidRequest(f"[{here}] gen: n must be at least 1, found {n!r}")
-    for key, value in {"top_k": top_k, "min_p": min_p, "n": None if n == 1 else n}.items():
-        if value is not None:
-            raise Unsupported(f"[{here}] gen: {key} is not served by this version; leave it out")
-    few = options.members(type)
-    if choices is not None:
-        few = options.Options(options.listed(choices, f"[{here}] gen"))
-    if few is None and given:
-        raise options.needs_grammars(given[0], type, f"[{here}] gen")
+    label = f"[{here}] gen"
+    shapes = {"regex": regex, "json_schema": json_schema, "grammar": grammar}
+    few = options.few_values(shapes | {"type": type, "choices": choices}, label)
+    options.check_n(n, label)
     node = ir.Gen(
         name=name,
         max_tokens=max_tokens,
+        min_tokens=min_tokens,
         temperature=temperature,
+        top_k=top_k,
         top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        logit_bias=options.checked_bias(logit_bias, label),
         seed=seed,
         stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
+        stop_token_ids=options.checked_ids(stop_token_ids, label),
         ignore_eos=ignore_eos,
         logprobs=logprobs,
+        top_logprobs=top_logprobs,
         timeout=timeout,
         where=here,
     )
-    if few is None:
-        return Expr((options.checked_gen(node),))
-    if node != ir.Gen(name=name, timeout=timeout, where=here):
-        raise InvalidRequest(
-            f"[{here}] gen: choices are scored, not drawn; leave out all sampling options"
-        )
-    scored = ir.Select(name=name, choices=few.texts, values=few.values, timeout=timeout, where=here)
-    return Expr((options.checked_select(scored, "gen"),))
+    return Expr((options.checked_gen(node) if few is None else options.scored(node, few),))
 
 
 def select(

@@ -38,12 +38,21 @@ class Gen(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="gen"):
 
     name: str | None = None
     max_tokens: int | None = None
+    min_tokens: int = 0
     temperature: float | None = None
+    top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: bool = False
+    top_logprobs: int = 0
     timeout: float | None = None
     where: str = ""
 

@@ -7,22 +7,41 @@ from __future__ import annotations
 
 import enum
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from . import ir
 from .choose import check_method
 from .errors import InvalidRequest, Unsupported
-from .sampling import Sampling
+from .sampling import Sampling, bias_of
 
+_REAL = (int, float)
 _NUMBERS: dict[str, type[int] | tuple[type[int], type[float]]] = {
     "max_tokens": int,
-    "temperature": (int, float),
-    "top_p": (int, float),
+    "temperature": _REAL,
+    "top_k": int,
+    "top_p": _REAL,
+    "min_p": _REAL,
+    "repetition_penalty": _REAL,
+    "frequency_penalty": _REAL,
+    "presence_penalty": _REAL,
     "seed": int,
+    "min_tokens": int,
+    "top_logprobs": int,
 }
-_PLAIN = Sampling()
+SHARED = (
+    "max_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+)
+"""Options that a program may set for all its calls (and the seed, which each call derives)."""
+_PLAIN = Sampling(max_tokens=2**31)  # min_tokens is held against the length once that is known
 
 
 class Options(typing.NamedTuple):
@@ -35,7 +54,7 @@ class Options(typing.NamedTuple):
 def checked_numbers(options: dict[str, object], label: str) -> None:
     """Raise `InvalidRequest` where a given sampling option has the wrong type or range.
 
-    `options` may hold `max_tokens`, `temperature`, `top_p` and `seed`; None means not given.
+    `options` may hold those of `_NUMBERS`; None means not given.
     """
     given = {key: value for key, value in options.items() if value is not None}
     for key, value in given.items():
@@ -58,18 +77,75 @@ def checked_gen(node: ir.Gen) -> ir.Gen:
     """The node, if a model can be asked it."""
     label = f"[{node.where}] gen"
     _checked_call(node, label)
-    numbers: dict[str, object] = {
-        "max_tokens": node.max_tokens,
-        "temperature": node.temperature,
-        "top_p": node.top_p,
-        "seed": node.seed,
-    }
-    checked_numbers(numbers, label)
+    checked_numbers({name: getattr(node, name) for name in _NUMBERS}, label)
     if not all(isinstance(stop, str) and stop for stop in node.stop):
         raise InvalidRequest(
             f"{label}: stop must be a non-empty string or several, found {node.stop!r}"
         )
     return node
+
+
+def checked_ids(ids: int | Sequence[int], label: str) -> tuple[int, ...]:
+    """Token ids that end the text; one alone needs no list."""
+    found = (ids,) if isinstance(ids, int) else tuple(ids)
+    for token in found:
+        if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+            raise InvalidRequest(f"{label}: stop_token_ids must be token ids, found {token!r}")
+    return found
+
+
+def checked_bias(
+    amounts: Mapping[int | str, float] | None, label: str
+) -> tuple[tuple[int, float], ...]:
+    """What is added to which token's logit."""
+    if amounts is not None and not isinstance(amounts, Mapping):
+        raise InvalidRequest(f"{label}: logit_bias must be a mapping, found {amounts!r}")
+    try:
+        bias = bias_of(amounts or {})
+        msgspec.structs.replace(_PLAIN, logit_bias=bias)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{label}: {error}") from None
+    return bias
+
+
+def check_n(n: int | None, label: str) -> None:
+    """Refuse a number of samples other than one."""
+    if n is not None and n < 1:
+        raise InvalidRequest(f"{label}: n must be at least 1, found {n!r}")
+    if n is not None and n > 1:
+        raise Unsupported(f"{label}: n is not served by this version; leave it out")
+
+
+def few_values(shapes: dict[str, typing.Any], label: str) -> Options | None:
+    """The choices where one of `shapes` has few values, None where none was given.
+
+    `shapes` has "type", "choices" and what only a grammar could keep; None means not given.
+    """
+    given = [key for key, value in shapes.items() if value is not None]
+    if len(given) > 1:
+        raise InvalidRequest(f"{label}: {' and '.join(given)} conflict; give one of them")
+    if shapes["choices"] is not None:
+        return Options(listed(shapes["choices"], label))
+    few = members(shapes["type"])
+    if few is None and given:
+        raise needs_grammars(given[0], shapes["type"], label)
+    return few
+
+
+def scored(node: ir.Gen, few: Options) -> ir.Select:
+    """The select that a `gen` of few values is; it may have no options of drawing."""
+    if node != ir.Gen(name=node.name, timeout=node.timeout, where=node.where):
+        raise InvalidRequest(
+            f"[{node.where}] gen: choices are scored, not drawn; leave out all sampling options"
+        )
+    select = ir.Select(
+        name=node.name,
+        choices=few.texts,
+        values=few.values,
+        timeout=node.timeout,
+        where=node.where,
+    )
+    return checked_select(select, "gen")
 
 
 def checked_select(node: ir.Select, what: str) -> ir.Select:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .options import checked_numbers, checked_seconds
+from .options import SHARED, checked_numbers, checked_seconds
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,18 +17,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_tokens: int | None = None
     temperature: float | None = None
+    top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
     seed: int | None = None
     namespace: str = ""
     timeout: float = 3600.0
 
     def __post_init__(self) -> None:
         """Refuse what no call could honour."""
-        numbers: dict[str, object] = {
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "seed": self.seed,
-        }
+        numbers = {name: getattr(self, name) for name in (*SHARED, "seed")}
         checked_numbers(numbers, "program settings")
         checked_seconds(self.timeout, "program settings")

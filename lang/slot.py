@@ -14,7 +14,7 @@ import msgspec
 from . import ir
 from .errors import ProgramError
 from .place import Place
-from .request import ChoiceScore, Finish
+from .request import ChoiceScore, Finish, Likely
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -28,6 +28,7 @@ class Meta(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     finish_reason: str
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None
+    top_logprobs: tuple[tuple[Likely, ...], ...] | None = None
     time_to_first_token: float
     seconds: float
 
@@ -115,6 +116,7 @@ def _meta(finish: Finish) -> Meta:
         finish_reason=finish.reason,
         token_ids=finish.token_ids,
         logprobs=finish.logprobs,
+        top_logprobs=finish.top_logprobs,
         time_to_first_token=usage.time_to_first_token,
         seconds=usage.seconds,
     )

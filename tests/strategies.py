@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from branchwork.backend.config import SchedulerConfig
 from branchwork.backend.port import Job, Rules
+from branchwork.backend.sched.plan import Draw, Past
 from branchwork.lang.request import METHODS
 
 # -- schedules: jobs over few tokens, so that prefixes are shared all the time --------------
@@ -225,3 +226,29 @@ def attention_cases(draw: st.DrawFn) -> AttentionCase:
         rows.append(AttentionRow(n, start, tuple(ids[:count]), parents))
         ids = ids[count:]
     return AttentionCase(page_size, n_pages, tuple(rows), draw(st.integers(0, 2**16)))
+
+
+# -- sampling: one row of logits and every rule there is -------------------------------------------
+
+
+@st.composite
+def sampled_rows(draw: st.DrawFn) -> tuple[list[float], Draw]:
+    """Logits with ties, penalties of a past, a bias and bans; the filters come in any mixture."""
+    grid = st.integers(-24, 24).map(lambda i: i / 4)  # a quarter apart: ties, and no near ties
+    logits = draw(st.lists(grid, min_size=2, max_size=30))
+    ids = st.sets(st.integers(0, len(logits) - 1))
+    quarters = st.sampled_from([-0.5, 0.0, 0.25, 1.0])
+    chosen = Rules(
+        temperature=draw(st.sampled_from([0.0, 0.5, 1.0, 1.7])),
+        top_k=draw(st.integers(0, 8)),
+        top_p=draw(st.sampled_from([0.07, 0.51, 0.83, 0.97, 1.0])),
+        min_p=draw(st.sampled_from([0.0, 0.03, 0.3, 1.0])),
+        repetition_penalty=draw(st.sampled_from([0.5, 1.0, 1.25, 2.0])),
+        presence_penalty=draw(quarters),
+        frequency_penalty=draw(quarters),
+        logit_bias=tuple((i, draw(grid)) for i in draw(ids)),
+    )
+    past = Past(tuple(draw(ids)), tuple((i, draw(st.integers(1, 4))) for i in draw(ids)))
+    banned = tuple(draw(ids))[: len(logits) - 1]
+    seed = draw(st.integers(0, 2**20))
+    return logits, Draw(chosen, seed, draw(st.integers(0, 99)), past=past, banned=banned)

@@ -9,8 +9,8 @@ import torch
 from tiny import SPEC, hf_name, tiny_tensors
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from branchwork.backend.model.sources import TensorSource
 from branchwork.backend.model.spec import ModelSpec, RopeScaling
-from branchwork.backend.model.weights import TensorSource
 
 
 def hf_config(spec: ModelSpec) -> LlamaConfig:

@@ -9,13 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
+from branchwork.backend.model.sources import HfSource
 from branchwork.backend.model.spec import ModelSpec
-from branchwork.backend.model.weights import (
-    HfSource,
-    Weights,
-    expected_shapes,
-    load_weights,
-)
+from branchwork.backend.model.weights import Weights, expected_shapes, load_weights
 from branchwork.backend.runner.load import make_runner
 from branchwork.backend.runner.runner import Runner
 
@@ -89,7 +85,7 @@ class MemoryFolder:
 def tiny_weights(
     spec: ModelSpec = SPEC, dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> Weights:
-    source = HfSource(MemoryFolder(tiny_tensors(spec, seed)), spec.tied_embeddings)
+    source = HfSource(MemoryFolder(tiny_tensors(spec, seed)), spec)
     return load_weights(spec, source, dtype)
 
 

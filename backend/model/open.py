@@ -12,8 +12,10 @@ from pathlib import Path
 from ...lang.errors import UnknownModel, UnsupportedModel
 from .gguf_file import GgufFile
 from .hf_folder import HfFolder
-from .spec import ModelSpec, spec_from_gguf, spec_from_hf
-from .weights import GgufSource, HfSource, TensorSource
+from .sources import GgufSource, HfSource, TensorSource
+from .spec import ModelSpec
+from .spec_gguf import spec_from_gguf
+from .spec_hf import spec_from_hf
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ def open_model(path: Path, index_dir: Path | None = None) -> OpenModel:
     if path.is_dir():
         folder = HfFolder(path)
         spec = spec_from_hf(folder.config, folder.generation, str(path))
-        return OpenModel(spec, HfSource(folder, spec.tied_embeddings))
+        return OpenModel(spec, HfSource(folder, spec))
     if not path.is_file():
         raise UnknownModel(f"no model at {path}: expected a .gguf file or a folder")
     if path.suffix != ".gguf":

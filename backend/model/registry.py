@@ -1,4 +1,4 @@
-"""Architecture name -> decoder. A new family is a line here and a reader in `spec.py`.
+"""Family name -> decoder. One decoder runs all of `family.py`, driven by the facts in `ModelSpec`.
 
 Called by `runner/load.py`.
 """
@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from ...lang.errors import UnsupportedModel
 from .decoder import Decoder
+from .family import FAMILIES
 from .spec import ModelSpec
 from .weights import Weights
 
 Builder = Callable[[ModelSpec, Weights], Decoder]
 
-BUILDERS: dict[str, Builder] = {"llama": Decoder}
+BUILDERS: dict[str, Builder] = {family.name: Decoder for family in FAMILIES}
 
 
 def build_decoder(spec: ModelSpec, weights: Weights) -> Decoder:

@@ -1,84 +1,32 @@
 """Named tensors in, one frozen set of fused weights out.
 
-Canonical names: `embed`, `final_norm`, `lm_head`, `rope_factors` and, per layer i,
-`layers.i.{attn_norm,q,k,v,o,ffn_norm,gate,up,down}`; matrices are [out, in]. q, k, v and gate, up
-are fused here, once, so that a layer is four matrix products. Called by `registry.py`; the two file
-formats enter as a `TensorSource`.
+q, k, v and gate, up are fused here, once, so that a layer is four matrix products. Called by
+`runner/load.py`; `sources.py` has the names and the two file formats.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from ...lang.errors import ModelError, UnsupportedModel
-from .gguf_file import GgufFile
-from .hf_folder import HfFolder
+from .sources import TensorSource
 from .spec import ModelSpec
 
 Progress = Callable[[int, int, str], None]
 """Called after each tensor with (tensors done, tensors in all, canonical name)."""
 
-_GGUF_NAMES = {
-    "token_embd.weight": "embed",
-    "output_norm.weight": "final_norm",
-    "output.weight": "lm_head",
-    "rope_freqs.weight": "rope_factors",
-}
-_GGUF_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
-_GGUF_LAYER_NAMES = {
-    "attn_norm": "attn_norm",
-    "attn_q": "q",
-    "attn_k": "k",
-    "attn_v": "v",
-    "attn_output": "o",
-    "ffn_norm": "ffn_norm",
-    "ffn_gate": "gate",
-    "ffn_up": "up",
-    "ffn_down": "down",
-}
-_HF_NAMES = {
-    "model.embed_tokens.weight": "embed",
-    "model.norm.weight": "final_norm",
-    "lm_head.weight": "lm_head",
-}
-_HF_LAYER = re.compile(r"model\.layers\.(\d+)\.([\w.]+)\.weight")
-_HF_LAYER_NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "q",
-    "self_attn.k_proj": "k",
-    "self_attn.v_proj": "v",
-    "self_attn.o_proj": "o",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "gate",
-    "mlp.up_proj": "up",
-    "mlp.down_proj": "down",
-}
-
-
-class TensorSource(Protocol):
-    """Tensors under canonical names. `origin` names the file in messages."""
-
-    origin: str
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Canonical name -> shape, matrices [out, in]."""
-        ...
-
-    def read(self, name: str) -> torch.Tensor:
-        """One tensor, any float dtype; the caller copies it."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One block. Rows of `qkv` are q heads, k heads, v heads; of `gate_up` gate, then up."""
+    """One block. Rows of `qkv` are q heads, k heads, v heads; of `gate_up` gate, then up.
+
+    What a family lacks is None. `qk_norm` [n_heads + n_kv_heads, head_dim]: the norm weight of
+    every query head, then of every key head.
+    """
 
     attn_norm: torch.Tensor
     qkv: torch.Tensor
@@ -86,6 +34,13 @@ class LayerWeights:
     ffn_norm: torch.Tensor
     gate_up: torch.Tensor
     down: torch.Tensor
+    qkv_bias: torch.Tensor | None = None
+    o_bias: torch.Tensor | None = None
+    gate_up_bias: torch.Tensor | None = None
+    down_bias: torch.Tensor | None = None
+    qk_norm: torch.Tensor | None = None
+    attn_post_norm: torch.Tensor | None = None
+    ffn_post_norm: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,95 +58,6 @@ class Weights:
     rope_factors: torch.Tensor | None = None
 
 
-class GgufSource:
-    """A llama GGUF under canonical names, with its rotary row order undone."""
-
-    def __init__(self, file: GgufFile, spec: ModelSpec) -> None:
-        """`spec` supplies the head counts."""
-        self.origin = str(file.path)
-        self._file = file
-        self._spec = spec
-        self._names = _rename(file.index.tensors, _gguf_name, self.origin)
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """See `TensorSource`."""
-        return {ours: self._file.shape(theirs) for ours, theirs in self._names.items()}
-
-    def read(self, name: str) -> torch.Tensor:
-        """See `TensorSource`; float32."""
-        array = self._file.read(self._names[name])
-        if name.endswith(".q"):
-            array = halves_from_pairs(array, self._spec.n_heads)
-        elif name.endswith(".k"):
-            array = halves_from_pairs(array, self._spec.n_kv_heads)
-        return torch.from_numpy(np.ascontiguousarray(array))
-
-
-class HfSource:
-    """A Hugging Face folder under canonical names."""
-
-    def __init__(self, folder: HfFolder, tied: bool) -> None:
-        """With `tied`, a stored copy of the output head is ignored, as transformers does."""
-        self.origin = str(folder.path)
-        self._folder = folder
-        self._names = _rename(folder.names(), _hf_name, self.origin)
-        if tied:
-            self._names.pop("lm_head", None)
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """See `TensorSource`."""
-        return {ours: self._folder.shape(theirs) for ours, theirs in self._names.items()}
-
-    def read(self, name: str) -> torch.Tensor:
-        """See `TensorSource`; the stored dtype."""
-        return self._folder.read(self._names[name])
-
-
-def halves_from_pairs(rows: npt.NDArray[np.float32], n_heads: int) -> npt.NDArray[np.float32]:
-    """Undo the row order of a llama GGUF's q or k matrix [n_heads * head_dim, in].
-
-    GGUF files keep the two members of a rotary pair next to each other; the decoder rotates the
-    first half of a head against the second. The head count is the matrix's own: for k the number of
-    key/value heads, else rows of different heads are mixed.
-    """
-    grouped = rows.reshape(n_heads, -1, 2, *rows.shape[1:])
-    return grouped.swapaxes(1, 2).reshape(rows.shape)
-
-
-def _gguf_name(name: str) -> str | None:
-    if name in _GGUF_NAMES:
-        return _GGUF_NAMES[name]
-    match = _GGUF_LAYER.fullmatch(name)
-    kind = _GGUF_LAYER_NAMES.get(match[2]) if match else None
-    return f"layers.{match[1]}.{kind}" if match and kind else None
-
-
-def _hf_name(name: str) -> str | None:
-    if name in _HF_NAMES:
-        return _HF_NAMES[name]
-    match = _HF_LAYER.fullmatch(name)
-    kind = _HF_LAYER_NAMES.get(match[2]) if match else None
-    return f"layers.{match[1]}.{kind}" if match and kind else None
-
-
-def _rename(
-    names: Iterable[str], canonical: Callable[[str], str | None], origin: str
-) -> dict[str, str]:
-    """Canonical name -> the file's own. A tensor we would ignore would change the model: refuse."""
-    found: dict[str, str] = {}
-    for name in names:
-        if name.endswith("rotary_emb.inv_freq"):  # a derived constant of old checkpoints
-            continue
-        ours = canonical(name)
-        if ours is None:
-            raise UnsupportedModel(
-                f"{origin}: tensor {name} is not part of a llama-type decoder; "
-                "this variant is not supported"
-            )
-        found[ours] = name
-    return found
-
-
 def expected_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Canonical name -> shape of every tensor a model of these facts must have."""
     q, kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
@@ -206,6 +72,16 @@ def expected_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         "up": (spec.ffn, spec.hidden),
         "down": (spec.hidden, spec.ffn),
     }
+    if spec.qkv_bias:
+        layer |= {"q_bias": (q,), "k_bias": (kv,), "v_bias": (kv,)}
+    if spec.o_bias:
+        layer |= {"o_bias": (spec.hidden,)}
+    if spec.mlp_bias:
+        layer |= {"gate_bias": (spec.ffn,), "up_bias": (spec.ffn,), "down_bias": (spec.hidden,)}
+    if spec.qk_norm:
+        layer |= {"q_norm": (spec.head_dim,), "k_norm": (spec.head_dim,)}
+    if spec.post_norms:
+        layer |= {"attn_post_norm": (spec.hidden,), "ffn_post_norm": (spec.hidden,)}
     shapes: dict[str, tuple[int, ...]] = {"embed": (spec.vocab, spec.hidden)}
     for index in range(spec.n_layers):
         shapes |= {f"layers.{index}.{kind}": shape for kind, shape in layer.items()}
@@ -229,7 +105,7 @@ def load_weights(
     _check(spec, source)
     reader = _Reader(source, dtype, progress, len(source.shapes()))
     embed = reader.one("embed")
-    layers = tuple(_layer(reader, f"layers.{i}") for i in range(spec.n_layers))
+    layers = tuple(_layer(spec, reader, f"layers.{i}") for i in range(spec.n_layers))
     final_norm = reader.one("final_norm")
     lm_head = embed if spec.tied_embeddings else reader.one("lm_head")
     factors = None
@@ -251,13 +127,20 @@ def _check(spec: ModelSpec, source: TensorSource) -> None:
     if found.get("rope_factors", (spec.head_dim // 2,)) != (spec.head_dim // 2,):
         raise ModelError(f"{source.origin}: rope_factors must hold {spec.head_dim // 2} numbers")
     for name in found:
-        if name not in wanted and name != "rope_factors":
-            raise ModelError(
-                f"{source.origin}: tensor {name} has no place in {spec.n_layers} layers"
+        if name in wanted or name == "rope_factors":
+            continue
+        if re.sub(r"\d+", "0", name) not in wanted:
+            raise UnsupportedModel(
+                f"{source.origin}: tensor {name} is not part of a {spec.architecture} model as "
+                "its header describes it; this variant is not supported"
             )
+        raise ModelError(f"{source.origin}: tensor {name} has no place in {spec.n_layers} layers")
 
 
-def _layer(reader: _Reader, prefix: str) -> LayerWeights:
+def _layer(spec: ModelSpec, reader: _Reader, prefix: str) -> LayerWeights:
+    def read(wanted: bool, *kinds: str) -> torch.Tensor | None:
+        return reader.stacked(*(f"{prefix}.{kind}" for kind in kinds)) if wanted else None
+
     return LayerWeights(
         attn_norm=reader.one(f"{prefix}.attn_norm"),
         qkv=reader.stacked(*(f"{prefix}.{kind}" for kind in "qkv")),
@@ -265,7 +148,20 @@ def _layer(reader: _Reader, prefix: str) -> LayerWeights:
         ffn_norm=reader.one(f"{prefix}.ffn_norm"),
         gate_up=reader.stacked(f"{prefix}.gate", f"{prefix}.up"),
         down=reader.one(f"{prefix}.down"),
+        qkv_bias=read(spec.qkv_bias, "q_bias", "k_bias", "v_bias"),
+        o_bias=read(spec.o_bias, "o_bias"),
+        gate_up_bias=read(spec.mlp_bias, "gate_bias", "up_bias"),
+        down_bias=read(spec.mlp_bias, "down_bias"),
+        qk_norm=_qk_norm(spec, reader, prefix) if spec.qk_norm else None,
+        attn_post_norm=read(spec.post_norms, "attn_post_norm"),
+        ffn_post_norm=read(spec.post_norms, "ffn_post_norm"),
     )
+
+
+def _qk_norm(spec: ModelSpec, reader: _Reader, prefix: str) -> torch.Tensor:
+    """One row a head, so that queries and keys are normed by one product."""
+    q, k = reader.one(f"{prefix}.q_norm"), reader.one(f"{prefix}.k_norm")
+    return torch.cat((q.expand(spec.n_heads, -1), k.expand(spec.n_kv_heads, -1)))
 
 
 class _Reader:

@@ -62,7 +62,7 @@ class Runner:
         if not plan.rows:
             return None
         inputs = build_inputs(plan, decoder.device)
-        step = self._attention.plan(inputs.rows)
+        step = self._attention.plan(inputs.rows, decoder.rules)
         hidden = decoder.forward(inputs.tokens, inputs.positions, step, pool.tensor)
         logits = decoder.logits(hidden.index_select(0, inputs.draw_at))
         logprobs = _score(decoder, hidden, inputs.scores)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from gguf_files import Change, write_gguf
 from hf_llama import hf_config, hf_tiny
 from safetensors.torch import save_file
 from tiny import SPEC, tiny_tensors, tiny_weights
@@ -25,87 +25,6 @@ from branchwork.lang.errors import ModelError, UnknownModel, UnsupportedModel
 
 OWN_HEAD = replace(SPEC, tied_embeddings=False)
 LLAMA3 = RopeScaling("llama3", 8.0, low_freq=1.0, high_freq=4.0, original_context=64)
-GGUF_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
-
-def gguf_name(name: str) -> str:
-    stem = name.removesuffix(".weight")
-    if not stem.startswith("model.layers."):
-        return f"{GGUF_NAMES[stem]}.weight"
-    _, _, layer, kind = stem.split(".", 3)
-    return f"blk.{layer}.{GGUF_NAMES[kind]}.weight"
-
-
-def pairs_from_halves(rows: np.ndarray, n_heads: int) -> np.ndarray:
-    """What a converter does to q and k: row i of a head's second half goes next to row i of its
-    first. Written out row by row, so as not to share a mistake with the loader."""
-    dim = len(rows) // n_heads
-    order = [
-        h * dim + half * (dim // 2) + i
-        for h in range(n_heads)
-        for i in range(dim // 2)
-        for half in (0, 1)
-    ]
-    return np.ascontiguousarray(rows[order])
-
-
-def add_facts(writer: gguf.GGUFWriter, spec: ModelSpec) -> None:
-    writer.add_context_length(spec.context_length)
-    writer.add_embedding_length(spec.hidden)
-    writer.add_block_count(spec.n_layers)
-    writer.add_feed_forward_length(spec.ffn)
-    writer.add_head_count(spec.n_heads)
-    writer.add_head_count_kv(spec.n_kv_heads)
-    writer.add_layer_norm_rms_eps(spec.norm_eps)
-    writer.add_rope_freq_base(spec.rope_theta)
-    writer.add_rope_dimension_count(spec.head_dim)
-    writer.add_key_length(spec.head_dim)
-    writer.add_value_length(spec.head_dim)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_token_list([f"<{i}>" for i in range(spec.vocab)])
-
-
-Change = Callable[[gguf.GGUFWriter], None]
-
-
-def write_gguf(
-    path: Path,
-    spec: ModelSpec = SPEC,
-    tensors: dict[str, torch.Tensor] | None = None,
-    change: Change | None = None,
-    arch: str = "llama",
-    kind: np.dtype | type = np.float32,
-) -> Path:
-    writer = gguf.GGUFWriter(path, arch)
-    add_facts(writer, spec)
-    for name, tensor in (tiny_tensors(spec) if tensors is None else tensors).items():
-        array = tensor.numpy()
-        if name.endswith("q_proj.weight"):
-            array = pairs_from_halves(array, spec.n_heads)
-        elif name.endswith("k_proj.weight"):
-            array = pairs_from_halves(array, spec.n_kv_heads)
-        writer.add_tensor(gguf_name(name), array.astype(kind if array.ndim == 2 else np.float32))
-    if change is not None:
-        change(writer)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def write_hf(folder: Path, spec: ModelSpec = SPEC, config: dict[str, object] | None = None) -> Path:
@@ -174,6 +93,55 @@ def test_quantised_gguf_tensors_come_out_as_the_package_dequantises_them(tmp_pat
     found, weights = loaded(write_gguf(tmp_path / "tiny.gguf", tensors=rest, change=add))
     assert found.vocab == SPEC.vocab
     assert np.array_equal(weights.embed.numpy(), gguf.dequantize(packed, kind))
+
+
+def q4_k_value(block: np.ndarray, i: int) -> float:
+    """Number i of one 256-number Q4_K block of 144 bytes, spelled out from the format: half
+    precision d and dmin, eight 6-bit scales and minimums in 12 bytes, then 4-bit numbers, those of
+    64 positions in 32 bytes, low halves first. https://github.com/ggml-org/llama.cpp/pull/1684"""
+    d, dmin = (float(x) for x in block[:4].view(np.float16))
+    packed, group = block[4:16].astype(int), i // 32
+    if group < 4:
+        scale, low = packed[group] & 63, packed[group + 4] & 63
+    else:
+        scale = (packed[group + 4] & 15) | (packed[group - 4] >> 6 << 4)
+        low = (packed[group + 4] >> 4) | (packed[group] >> 6 << 4)
+    byte = int(block[16 + i // 64 * 32 + i % 32])
+    return d * scale * (byte >> 4 if group % 2 else byte & 15) - dmin * low
+
+
+def test_k_quants_of_a_gguf_are_read_by_their_format(tmp_path: Path) -> None:
+    spec = replace(SPEC, hidden=256)
+    name, kind = "model.layers.1.mlp.up_proj.weight", gguf.GGMLQuantizationType.Q4_K
+    packed = np.random.default_rng(0).integers(0, 256, (spec.ffn, 144), dtype=np.uint8)
+    packed[:, :4] = np.array([0.01, 0.02], dtype=np.float16).view(np.uint8)
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor("blk.1.ffn_up.weight", packed, raw_dtype=kind)
+
+    rest = {k: v for k, v in tiny_tensors(spec).items() if k != name}
+    _, weights = loaded(write_gguf(tmp_path / "tiny.gguf", spec, tensors=rest, change=add))
+    up = weights.layers[1].gate_up[spec.ffn :]
+    expected = [[q4_k_value(row, i) for i in range(256)] for row in packed]
+    torch.testing.assert_close(
+        up, torch.tensor(expected, dtype=torch.float32), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("kind", ["Q3_K", "Q5_K", "Q6_K"])
+def test_other_k_quants_come_out_as_the_package_dequantises_them(tmp_path: Path, kind: str) -> None:
+    spec, quant = replace(SPEC, hidden=256), gguf.GGMLQuantizationType[kind]
+    size = gguf.GGML_QUANT_SIZES[quant][1]
+    packed = np.random.default_rng(0).integers(0, 60, (spec.ffn, size), dtype=np.uint8)
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor("blk.0.ffn_gate.weight", packed, raw_dtype=quant)
+
+    rest = {k: v for k, v in tiny_tensors(spec).items() if "0.mlp.gate" not in k}
+    _, weights = loaded(write_gguf(tmp_path / "tiny.gguf", spec, tensors=rest, change=add))
+    gate = weights.layers[0].gate_up[: spec.ffn].numpy()
+    assert np.isfinite(gate).all() and gate.any()
+    assert np.array_equal(gate, gguf.dequantize(packed, quant))
 
 
 def test_bfloat16_weights_are_the_rounded_ones(tmp_path: Path) -> None:
@@ -252,8 +220,9 @@ def test_nothing_at_the_path_is_an_unknown_model(tmp_path: Path) -> None:
 
 
 def test_another_gguf_architecture_is_refused_by_name(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "tiny.gguf", arch="gemma3")
-    with pytest.raises(UnsupportedModel, match=r"'gemma3' is not supported \(supported: llama\)"):
+    path = write_gguf(tmp_path / "tiny.gguf", arch="mamba")
+    listed = "llama, qwen2, qwen3, smollm3, gemma2, gemma3"
+    with pytest.raises(UnsupportedModel, match=rf"'mamba' is not supported \(supported: {listed}"):
         open_model(path)
 
 
@@ -294,7 +263,7 @@ def test_missing_and_odd_tensors_are_named_with_their_shapes(tmp_path: Path) -> 
     with pytest.raises(ModelError, match=r"must have shape \(64, 96\), found \(64, 95\)"):
         loaded(path)
     bias = {"change": lambda w: w.add_tensor("blk.0.attn_q.bias", np.zeros(64, np.float32))}
-    with pytest.raises(UnsupportedModel, match=r"blk\.0\.attn_q\.bias is not part"):
+    with pytest.raises(UnsupportedModel, match=r"layers\.0\.q_bias is not part of a llama model"):
         loaded(write_gguf(tmp_path / "c.gguf", **bias))
     spec = replace(SPEC, n_layers=1)
     path = write_gguf(tmp_path / "d.gguf", spec, tensors=tiny_tensors())
@@ -308,10 +277,10 @@ def test_missing_and_odd_tensors_are_named_with_their_shapes(tmp_path: Path) -> 
         ({"architectures": ["GemmaForCausalLM"]}, "'GemmaForCausalLM' is not supported"),
         ({"architectures": None}, "None is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ({"attention_bias": True}, "attention_bias = True"),
+        ({"architectures": ["MistralForCausalLM"], "attention_bias": True}, "attention_bias = Tr"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": 64}, "sliding_window = 64"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn'"),
+        ({"rope_parameters": {"rope_type": "longrope", "factor": 4.0}}, "rope type 'longrope'"),
+        ({"rope_parameters": {"rope_type": "yarn", "mscale": 2.0}}, "mscale = 2.0"),
         ({"num_key_value_heads": 3}, "4 query heads cannot share 3"),
     ],
 )
@@ -329,7 +298,8 @@ def test_a_config_without_a_needed_number_is_an_error(tmp_path: Path) -> None:
 
 def test_mistral_with_a_window_as_wide_as_its_context_is_plain_llama(tmp_path: Path) -> None:
     changes = {"architectures": ["MistralForCausalLM"], "sliding_window": SPEC.context_length}
-    assert open_model(write_hf(tmp_path / "model", config=changes)).spec == SPEC
+    spec = open_model(write_hf(tmp_path / "model", config=changes)).spec
+    assert spec == replace(SPEC, architecture="mistral")
 
 
 def test_old_style_rope_keys_and_several_end_tokens_are_read(tmp_path: Path) -> None:

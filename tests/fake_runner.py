@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
 from collections.abc import Sequence
 
 from branchwork.backend.port import Job, Rules
@@ -84,9 +85,12 @@ class FakeRunner:
         self.slots = [[None] * page_size for _ in range(n_pages)]
         self.steps = 0
         self.fail_steps: set[int] = set()
+        self.gate = threading.Event()  # steps wait for it; open unless a test shuts it
+        self.gate.set()
         self.closed = False
 
     def forward(self, plan: StepPlan) -> object:
+        assert self.gate.wait(30), "the gate was left shut"
         self.steps += 1
         if self.steps - 1 in self.fail_steps:
             raise RuntimeError("injected failure")

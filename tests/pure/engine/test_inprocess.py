@@ -73,29 +73,35 @@ async def test_closing_the_iterator_cancels_the_job() -> None:
     with fake_engine() as fake:
         updates = fake.port.submit(job("long", [1, 2, 3], 1000))
         await anext(updates)
+        fake.runner.gate.clear()
         await updates.aclose()  # type: ignore[attr-defined]
+        fake.runner.gate.set()
         stats = await fake.when_idle()
         assert stats.leased_pages == 0
-        assert stats.computed_tokens < 500
+        assert stats.computed_tokens < 1000
 
 
 async def test_cancelling_the_task_that_waits_cancels_the_job() -> None:
     with fake_engine() as fake:
+        fake.runner.gate.clear()
         task = asyncio.create_task(complete(fake.client, request("hello", 1000)))
         await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        fake.runner.gate.set()
         assert (await fake.when_idle()).leased_pages == 0
 
 
 async def test_a_live_id_is_refused_the_first_goes_on_and_the_third_works() -> None:
     """BR-10 at the text level."""
     with fake_engine(letters=WORDS) as fake:
+        fake.runner.gate.clear()
         first = asyncio.create_task(complete(fake.client, request("first", 200, "job-1")))
         await asyncio.sleep(0.01)
         with pytest.raises(DuplicateRequest, match="job-1"):
             await complete(fake.client, request("second", 5, "job-1"))
+        fake.runner.gate.set()
         finish = await first
         assert len(finish.token_ids) == 200
         third = await complete(fake.client, request("third", 5, "job-1"))
@@ -142,10 +148,14 @@ async def test_a_broken_scheduler_drops_the_cache_not_the_process(
 
         monkeypatch.setattr(fake.scheduler, method, broken)
         with caplog.at_level(logging.CRITICAL, "branchwork.engine"):
-            results = await asyncio.gather(
-                *(complete(fake.client, request(f"hello {i}", 200)) for i in range(3)),
-                return_exceptions=True,
-            )
+            fake.runner.gate.clear()
+            calls = [
+                asyncio.create_task(complete(fake.client, request(f"hello {i}", 200)))
+                for i in range(3)
+            ]
+            await asyncio.sleep(0.01)
+            fake.runner.gate.set()
+            results = await asyncio.gather(*calls, return_exceptions=True)
             assert all("had to be dropped" in str(result) for result in results)
             await right(fake, "next", [1, 2, 3])
 
@@ -174,9 +184,13 @@ async def test_peek_and_flush_between_steps() -> None:
 
 async def test_close_ends_live_calls_with_a_reason() -> None:
     with fake_engine(letters=WORDS) as fake:
+        fake.runner.gate.clear()
         live = asyncio.create_task(complete(fake.client, request("hello", 1500)))
         await asyncio.sleep(0.02)
-        await fake.client.aclose()
+        closing = asyncio.create_task(fake.client.aclose())
+        await asyncio.sleep(0.02)
+        fake.runner.gate.set()
+        await closing
         with pytest.raises(EngineClosed):
             await live
         with pytest.raises(EngineClosed, match="make a new one"):

@@ -19,6 +19,9 @@ from branchwork.radix.key import unpack
 Script = Callable[[Sequence[int]], int]
 Score = Callable[[Sequence[int], int], float]
 
+TOP = ((ord("q"), -0.1), (0xF0, -2.0), (ord("z"), -3.0))
+"""The likeliest tokens at every position."""
+
 
 def even_score(ids: Sequence[int], token: int) -> float:
     """A log-probability that depends on position and token only, never twice the same in a test."""
@@ -115,6 +118,8 @@ class FakePort(EnginePort):
                 id=job.id,
                 tokens=tuple(drawn[part]),
                 logprobs=tuple(scored[part]),
+                top_logprobs=((TOP[: job.top_logprobs],) if job.top_logprobs else ())
+                * len(drawn[part]),
                 end=end if last else None,
             )
 

@@ -74,22 +74,24 @@ class Session:
         if self._in_body:
             return bridge.wait(make())
         loop, _ = self._ready.result(CANCEL_S)
-        future = asyncio.run_coroutine_threadsafe(make(), loop)
-        ends: list[Future[Any]] = [future, self._over]
+        started = _Started(loop, make())
+        ends: list[Future[Any]] = [started.done, self._over]
         try:
             # Not thread.join: interrupted by Ctrl-C, it takes the thread for ended (CPython 3.11).
             while not futures.wait(ends, POLL_S, futures.FIRST_COMPLETED).done:
                 pass
         except BaseException:
-            future.cancel()
+            started.cancel()
+            futures.wait(ends, CANCEL_S, futures.FIRST_COMPLETED)
             raise
-        if not future.done():
+        if not started.done.done():
             self._over.result(0)  # raises what ended the loop
-        return future.result(0)
+        result: T = started.done.result(0)
+        return result
 
     def finish(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """As `run`, for cleaning up: nothing where the body has been left already."""
-        if not self._in_body or bridge.inside():
+        """As `run`, for cleaning up: nothing where the loop or the body has ended already."""
+        if bridge.inside() if self._in_body else not self._over.done():
             self.run(make)
 
     def __enter__(self) -> Session:
@@ -115,3 +117,37 @@ class Session:
         stop = asyncio.Event()
         self._ready.set_result((asyncio.get_running_loop(), stop))
         await stop.wait()
+
+
+class _Started:
+    """A coroutine on another thread's loop. `done` comes when it has ended, cancelled or not.
+
+    (The future of `run_coroutine_threadsafe` is done as soon as its cancelling was asked for.)
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
+        self.done: Future[Any] = Future()
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[Any] | None = None
+        loop.call_soon_threadsafe(self._begin)
+
+    def cancel(self) -> None:
+        """Ask it to end."""
+        with contextlib.suppress(RuntimeError):  # the loop has closed: all is done
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._settle)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _settle(self, task: asyncio.Task[Any]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self.done.set_result(task.result())
+        else:
+            self.done.set_exception(error)

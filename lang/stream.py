@@ -35,12 +35,14 @@ class Stream(Iteration[TextDelta]):
 
     async def _deltas(self) -> AsyncGenerator[TextDelta, None]:
         feed = Feed(self._only, self._branches)
-        task = asyncio.create_task(self._start(feed))
+        task = asyncio.create_task(_held_back(self._start(feed)))
         task.add_done_callback(lambda _: feed.end())
         try:
             while (delta := await feed.take()) is not None:
                 yield delta
             state = await task
+            if isinstance(state, BaseException):
+                raise state
             if self._only is not None and not feed.found:
                 raise _never_said(self._only, state, self._branches)
             self.state = state
@@ -49,6 +51,17 @@ class Stream(Iteration[TextDelta]):
             await asyncio.wait([task])
             if not task.cancelled():
                 task.exception()  # seen; it was raised above, or nobody is left to hear it
+
+
+async def _held_back(run: Coroutine[Any, Any, State]) -> State | BaseException:
+    """The run; what asks the interpreter to leave is handed over, not raised.
+
+    Raised in a task it would end the loop before the listener hears of it.
+    """
+    try:
+        return await run
+    except (SystemExit, KeyboardInterrupt) as leaving:
+        return leaving
 
 
 def _never_said(name: str, state: State, branches: bool) -> ProgramError:

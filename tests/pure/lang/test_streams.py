@@ -204,6 +204,19 @@ def test_a_bodys_own_exception_comes_out_of_the_loop() -> None:
     assert heard == ["a"]
 
 
+def test_a_body_that_leaves_the_interpreter_ends_the_loop() -> None:
+    @program
+    def p(s: State) -> None:
+        s += "a" + bw.gen("x")
+        if s["x"]:
+            raise SystemExit(3)
+
+    client = by_char()
+    with pytest.raises(SystemExit):
+        list(p.stream(engine=client))
+    assert client.open_streams == 0
+
+
 @program
 def endless(s: State) -> None:
     for i in range(10_000):
@@ -267,7 +280,7 @@ def test_ctrl_c_in_a_plain_loop_cancels_and_frees() -> None:
     with interrupt_when_busy(client), pytest.raises(KeyboardInterrupt):
         for delta in endless.stream(engine=client):
             heard.append(delta.text)
-    assert heard == ["0"]
+    assert heard in ([], ["0"])  # the key may be faster than the first delta
     assert (client.open_streams, client.n_cancelled) == (0, 1)
 
 

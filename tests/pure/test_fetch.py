@@ -20,6 +20,7 @@ import pytest
 
 from branchwork.backend.model import fetch
 from branchwork.backend.model.fetch import Fetcher
+from branchwork.backend.model.hub import Hub
 from branchwork.backend.model.wheel import Pip, WheelFile
 from branchwork.backend.paths import cache_root
 from branchwork.lang.errors import DownloadError, InvalidRequest, UnknownModel
@@ -69,7 +70,8 @@ class Shop:
     def fetcher(self, mode: str = "ok", **changes: float) -> Fetcher:
         command = (sys.executable, "-S", str(self.script), mode, str(self.wheel), str(self.notes))
         pip = Pip(command=command, poll=0.02, **changes)
-        return Fetcher(self.root, lambda *news: self.progress.append(news), pip, lock_seconds=20)
+        hub = Hub(self.folder / "hub", offline=True)
+        return Fetcher(self.root, lambda *news: self.progress.append(news), pip, 20, hub)
 
     def calls(self) -> list[str]:
         return self.notes.read_text().splitlines() if self.notes.exists() else []
@@ -280,7 +282,7 @@ def test_a_name_means_path_then_alias_then_cache_then_hub(
     assert fetcher.resolve("mine") == here / "mine"
     assert fetcher.resolve("tiny") == shop.target  # an alias always means its one file
     assert fetcher.resolve("./tiny") == here / "tiny"
-    with pytest.raises(UnknownModel, match="hf download org/name"):
+    with pytest.raises(DownloadError, match="hf download org/name"):
         fetcher.resolve("org/name")
     (cached / "config.json").write_text("{}")
     assert fetcher.resolve("org/name") == cached

@@ -146,4 +146,4 @@ def test_every_library_a_room_imports_is_declared() -> None:
         node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level
     }
     foreign = {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"branchwork"}
-    assert {name.lower() for name in foreign} - declared == set()
+    assert {name.lower().replace("_", "-") for name in foreign} - declared == set()

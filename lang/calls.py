@@ -22,13 +22,13 @@ class CutWarning(UserWarning):
     """A text was cut off by the default `max_tokens`, which the program never chose."""
 
 
-def derive_seed(seed: int, path: tuple[int, ...], call: int) -> int:
+def derive_seed(seed: int, path: tuple[int, ...], call: int, sample: int = 0) -> int:
     """The seed of one call, from the user's and the call's place: siblings differ, repeats agree.
 
     `path` is the branch (empty for the root, then fork and branch number a level), `call` counts
-    the branch's calls from 0. The trailing 0 is the sample. In [0, 2**63).
+    the branch's calls from 0, `sample` those of one call. In [0, 2**63).
     """
-    key = f"{seed}:{','.join(map(str, path))}:{call}:0".encode()
+    key = f"{seed}:{','.join(map(str, path))}:{call}:{sample}".encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
 
 
@@ -40,22 +40,31 @@ class Calls:
         self._settings = settings
         self._warned = warned
 
-    def request(self, node: ir.Call, slot: Slot, prompt: tuple[wire.Segment, ...]) -> wire.Request:
-        """What to ask the client."""
+    def requests(
+        self, node: ir.Call, slot: Slot, prompt: tuple[wire.Segment, ...]
+    ) -> tuple[wire.Request, ...]:
+        """What to ask the client, one request a sample.
+
+        They share all of the prompt, so an engine computes it once; each draws by its own seed.
+        """
         namespace = self._settings.namespace
         if isinstance(node, ir.Select):
-            return wire.Request(
+            select = wire.Request(
                 segments=prompt, choices=node.choices, method=node.method, namespace=namespace
             )
-        return wire.Request(
-            segments=prompt, sampling=self._sampling(node, slot), namespace=namespace
+            return (select,)
+        samplings = (self._sampling(node, slot, sample) for sample in range(node.n))
+        return tuple(
+            wire.Request(segments=prompt, sampling=sampling, namespace=namespace)
+            for sampling in samplings
         )
 
-    def value(self, node: ir.Call, finish: wire.Finish) -> Any:
-        """What the variable is."""
+    def value(self, node: ir.Call, finishes: tuple[wire.Finish, ...]) -> Any:
+        """What the variable is: with several samples a list, the first of which goes on."""
         if isinstance(node, ir.Select) and node.values:
-            return node.values[node.choices.index(finish.text)]
-        return finish.text
+            return node.values[node.choices.index(finishes[0].text)]
+        texts = [finish.text for finish in finishes]
+        return texts if len(texts) > 1 else texts[0]
 
     def limit(self, node: ir.Node) -> float:
         """The longest the call may take, in seconds."""
@@ -79,9 +88,11 @@ class Calls:
             int(line or 0),
         )
 
-    def _sampling(self, node: ir.Gen, slot: Slot) -> Sampling:
+    def _sampling(self, node: ir.Gen, slot: Slot, sample: int) -> Sampling:
         settings = self._settings
         seed = settings.seed if node.seed is None else node.seed
+        if seed is not None:
+            seed = derive_seed(seed, slot.place.path(), slot.index, sample)
         shared = {}
         for name in SHARED:
             own, default = getattr(node, name), getattr(settings, name)
@@ -95,6 +106,6 @@ class Calls:
             ignore_eos=node.ignore_eos,
             logprobs=node.logprobs,
             top_logprobs=node.top_logprobs,
-            seed=None if seed is None else derive_seed(seed, slot.place.path(), slot.index),
+            seed=seed,
             **shared,
         )

@@ -6,11 +6,15 @@ apart. Contracts live with the asker, so this stands in `lang`. Knows only `requ
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from .errors import EngineClosed
 from .request import Delta, Finish, Request
+
+CANCEL_S = 30.0
+"""How long a client may take to let go of cancelled calls."""
 
 
 class Client(Protocol):
@@ -49,3 +53,25 @@ async def complete(
     if finish is not None:
         return finish
     raise EngineClosed("the client ended the stream without a finish; is the engine closed?")
+
+
+async def complete_all(
+    client: Client, requests: Sequence[Request], hear: Callable[[str], None] | None = None
+) -> tuple[Finish, ...]:
+    """Run calls side by side to their ends; `hear` listens to the first.
+
+    The first failure cancels the others and is raised.
+    """
+    if len(requests) == 1:
+        return (await complete(client, requests[0], hear),)
+    ears = (hear, *[None] * (len(requests) - 1))
+    tasks = [
+        asyncio.create_task(complete(client, request, ear))
+        for request, ear in zip(requests, ears, strict=True)
+    ]
+    try:
+        return tuple(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=CANCEL_S)

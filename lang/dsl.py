@@ -81,18 +81,18 @@ def gen(  # noqa: PLR0913 - the public face names every option; inside it is one
     still differ). What ends the text: `stop` strings and `stop_token_ids`, which are removed from
     it, and the model's own end token unless `ignore_eos`; none of them before `min_tokens`.
     `logprobs` and `top_logprobs` keep log-probabilities in `meta`. `sampling.Sampling` says each of
-    these in full. `timeout` is the longest the call may take, in seconds. `choices` makes it a
-    `select`, and so does `type`: bool, a Literal or an Enum, whose members are the choices and the
-    value. Options set on the program hold where none is given here.
+    these in full. With `n` above 1 so many samples are drawn from one prompt: the value is a list,
+    and the text goes on after the first. `timeout` is the longest the call may take, in seconds.
+    `choices` makes it a `select`, and so does `type`: bool, a Literal or an Enum, whose members are
+    the choices and the value. Options set on the program hold where none is given here.
 
-    Raises `Unsupported` for `n` above 1, `regex`, `json_schema`, `grammar` and any other `type`,
-    which are not served yet, and `InvalidRequest` for values out of range or in conflict.
+    Raises `Unsupported` for `regex`, `json_schema`, `grammar` and any other `type`, which are not
+    served yet, and `InvalidRequest` for values out of range or in conflict.
     """
     here = where()
     label = f"[{here}] gen"
     shapes = {"regex": regex, "json_schema": json_schema, "grammar": grammar}
     few = options.few_values(shapes | {"type": type, "choices": choices}, label)
-    options.check_n(n, label)
     node = ir.Gen(
         name=name,
         max_tokens=max_tokens,
@@ -106,6 +106,7 @@ def gen(  # noqa: PLR0913 - the public face names every option; inside it is one
         presence_penalty=presence_penalty,
         logit_bias=options.checked_bias(logit_bias, label),
         seed=seed,
+        n=options.checked_n(n, label),
         stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
         stop_token_ids=options.checked_ids(stop_token_ids, label),
         ignore_eos=ignore_eos,

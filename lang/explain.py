@@ -15,7 +15,9 @@ from .slot import Slot
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One call. `call` is its name and branch ("draft[1]"), `kind` "gen" or "select".
+    """One call, all its samples together. `call` is its name and branch, as in "draft[1]".
+
+    `kind` is "gen" or "select".
 
     `finish_reason` is the finish's, or "failed", "cancelled" or "pending". Tokens and seconds are
     those of `request.Usage`; 0 where the call did not finish.
@@ -90,17 +92,18 @@ def record(slot: Slot) -> CallRecord:
         ended = "cancelled" if cancelled else "failed" if slot.done else "pending"
         return CallRecord(call=name, kind=kind, where=where, finish_reason=ended)
     meta = slot.meta
+    samples = meta.samples or (meta,)
     return CallRecord(
         call=name,
         kind=kind,
         where=where,
         finish_reason=meta.finish_reason,
-        prompt_tokens=meta.prompt_tokens,
-        cached_tokens=meta.cached_tokens,
-        computed_tokens=meta.computed_tokens,
-        completion_tokens=meta.completion_tokens,
+        prompt_tokens=sum(each.prompt_tokens for each in samples),
+        cached_tokens=sum(each.cached_tokens for each in samples),
+        computed_tokens=sum(each.computed_tokens for each in samples),
+        completion_tokens=sum(each.completion_tokens for each in samples),
         time_to_first_token=meta.time_to_first_token,
-        seconds=meta.seconds,
+        seconds=max(each.seconds for each in samples),
     )
 
 

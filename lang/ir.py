@@ -48,6 +48,7 @@ class Gen(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="gen"):
     presence_penalty: float | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
+    n: int = 1
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False

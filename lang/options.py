@@ -41,6 +41,7 @@ SHARED = (
     "presence_penalty",
 )
 """Options that a program may set for all its calls (and the seed, which each call derives)."""
+MOST_SAMPLES = 128
 _PLAIN = Sampling(max_tokens=2**31)  # min_tokens is held against the length once that is known
 
 
@@ -108,12 +109,13 @@ def checked_bias(
     return bias
 
 
-def check_n(n: int | None, label: str) -> None:
-    """Refuse a number of samples other than one."""
-    if n is not None and n < 1:
-        raise InvalidRequest(f"{label}: n must be at least 1, found {n!r}")
-    if n is not None and n > 1:
-        raise Unsupported(f"{label}: n is not served by this version; leave it out")
+def checked_n(n: int | None, label: str) -> int:
+    """How many samples; one where nothing is said."""
+    if n is None:
+        return 1
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MOST_SAMPLES:
+        raise InvalidRequest(f"{label}: n must be from 1 to {MOST_SAMPLES}, found {n!r}")
+    return n
 
 
 def few_values(shapes: dict[str, typing.Any], label: str) -> Options | None:

@@ -16,7 +16,7 @@ from . import check, ir
 from . import request as wire
 from .branch import Branch, Work, shown, subtree
 from .calls import Calls
-from .client import Client, complete
+from .client import Client, complete_all
 from .errors import BranchworkError, CallTimeout, Cancelled, ProgramError
 from .feed import Feed
 from .place import Place
@@ -300,12 +300,13 @@ class Run:
         if not isinstance(node, ir.Gen | ir.Select):
             raise ProgramError(f"this version cannot execute a {type(node).__name__}", node.where)
         assert slot is not None
-        request = self._calls.request(node, slot, branch.prompt())
+        requests = self._calls.requests(node, slot, branch.prompt())
         hear = None if self._feed is None else self._feed.ear(branch.place, node.name)
-        finish = await complete(self._client, request, hear)
-        branch.adopt(finish)
-        slot.settle(self._calls.value(node, finish), finish.text, finish)
-        self._calls.warn_if_cut(node, finish)
+        finishes = await complete_all(self._client, requests, hear)
+        branch.adopt(finishes[0])
+        slot.settle(self._calls.value(node, finishes), finishes[0].text, finishes)
+        for finish in finishes:
+            self._calls.warn_if_cut(node, finish)
 
 
 _AT_ONCE: dict[type[ir.Node], Callable[..., None]] = {

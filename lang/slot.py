@@ -18,7 +18,10 @@ from .request import ChoiceScore, Finish, Likely
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a call cost and how it ended; the fields are those of `request.Usage` and `Finish`."""
+    """What a call cost and how it ended; the fields are those of `request.Usage` and `Finish`.
+
+    With `n` above 1 they are those of the first sample, and `samples` has each one's own.
+    """
 
     prompt_tokens: int
     cached_tokens: int
@@ -31,6 +34,7 @@ class Meta(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     top_logprobs: tuple[tuple[Likely, ...], ...] | None = None
     time_to_first_token: float
     seconds: float
+    samples: tuple[Meta, ...] = ()
 
 
 class Slot:
@@ -71,15 +75,21 @@ class Slot:
         self.done = False
         self._waiters: list[asyncio.Future[None]] | None = None
 
-    def settle(self, value: Any, raw: str | None = None, finish: Finish | None = None) -> None:
-        """Give the value and wake who waits, unless it has failed. Does not keep the prompt."""
+    def settle(self, value: Any, raw: str | None = None, finishes: tuple[Finish, ...] = ()) -> None:
+        """Give the value and wake who waits, unless it has failed. Does not keep the prompt.
+
+        `finishes`: one a sample.
+        """
         if self.done:
             return
         self.value = value
         self.raw = raw
-        if finish is not None:
-            self.scores = finish.scores
-            self.meta = _meta(finish)
+        if finishes:
+            self.scores = finishes[0].scores
+            self.meta = _meta(finishes[0])
+        if len(finishes) > 1:
+            samples = tuple(map(_meta, finishes))
+            self.meta = msgspec.structs.replace(samples[0], samples=samples)
         self._wake()
 
     def fail(self, error: ProgramError) -> None:

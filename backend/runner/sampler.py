@@ -99,12 +99,14 @@ def draw_one(logits: npt.NDArray[np.float32], draw: Draw) -> int:
     shifted = shift(logits, draw)
     if rules.temperature == 0:
         return int(shifted.argmax())
+    ids = None  # of the logits that are left; None: all
+    if 0 < rules.top_k < len(shifted):  # dividing keeps the order; what goes needs no exp
+        ids = np.flatnonzero(largest(shifted, rules.top_k))
+        shifted = shifted[ids]
     shifted -= shifted.max()  # before the division: a tiny temperature must not overflow
     with np.errstate(over="ignore"):  # and if it does all the same, minus infinity is right
         shifted /= rules.temperature
     weights = np.exp(shifted, out=shifted)
-    if rules.top_k > 0:
-        weights[~largest(weights, rules.top_k)] = 0.0
     if rules.top_p < 1.0:
         weights[~nucleus(weights, rules.top_p)] = 0.0
     if rules.min_p > 0.0:
@@ -112,7 +114,8 @@ def draw_one(logits: npt.NDArray[np.float32], draw: Draw) -> int:
     running = np.cumsum(weights)
     found = int(np.searchsorted(running, uniform(draw.seed, draw.position) * running[-1], "right"))
     # u < 1, but the product may round up to the total.
-    return min(found, int(np.flatnonzero(weights)[-1]))
+    found = min(found, int(np.flatnonzero(weights)[-1]))
+    return found if ids is None else int(ids[found])
 
 
 def shift(logits: npt.NDArray[np.float32], draw: Draw) -> Weights:

@@ -76,7 +76,8 @@ class Session:
         loop, _ = self._ready.result(CANCEL_S)
         started = _Started(loop, make())
         ends: list[Future[Any]] = [started.done, self._over]
-        try:
+        try:  # Ctrl-C may come at any point from here on
+            started.begin()
             # Not thread.join: interrupted by Ctrl-C, it takes the thread for ended (CPython 3.11).
             while not futures.wait(ends, POLL_S, futures.FIRST_COMPLETED).done:
                 pass
@@ -130,7 +131,10 @@ class _Started:
         self._loop = loop
         self._work = work
         self._task: asyncio.Task[Any] | None = None
-        loop.call_soon_threadsafe(self._begin)
+
+    def begin(self) -> None:
+        """Have the loop start it."""
+        self._loop.call_soon_threadsafe(self._begin)
 
     def cancel(self) -> None:
         """Ask it to end."""
@@ -144,6 +148,9 @@ class _Started:
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        else:  # broken off before it began
+            self._work.close()
+            self.done.set_exception(asyncio.CancelledError())
 
     def _settle(self, task: asyncio.Task[Any]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()

@@ -22,7 +22,7 @@ from .errors import InvalidRequest
 from .feed import Feed
 from .iteration import Iteration
 from .run import Run
-from .settings import Settings
+from .settings import DEFAULT_TIMEOUT_S, Settings
 from .state import State
 from .stream import Stream
 
@@ -297,21 +297,33 @@ def program(
     *,
     max_tokens: int | None = None,
     temperature: float | None = None,
+    top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
     seed: int | None = None,
     namespace: str = "",
+    timeout: float = DEFAULT_TIMEOUT_S,
 ) -> Callable[[Body], Program]: ...
 
 
-def program(
+def program(  # noqa: PLR0913 - the public face names every option; inside it is one frozen value
     body: Body | None = None,
     /,
     *,
     max_tokens: int | None = None,
     temperature: float | None = None,
+    top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
     seed: int | None = None,
     namespace: str = "",
+    timeout: float = DEFAULT_TIMEOUT_S,
 ) -> Program | Callable[[Body], Program]:
     """Make a program of a function: `@program`, or `@program(temperature=0.7)` with defaults.
 
@@ -320,9 +332,15 @@ def program(
     settings = Settings(
         max_tokens=max_tokens,
         temperature=temperature,
+        top_k=top_k,
         top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
         seed=seed,
         namespace=namespace,
+        timeout=timeout,
     )
     if body is not None:
         return Program(body, settings)

@@ -6,6 +6,8 @@ import msgspec
 
 from .options import SHARED, checked_numbers, checked_seconds
 
+DEFAULT_TIMEOUT_S = 3600.0
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Defaults for the `gen` calls of a run; None leaves the library's own default.
@@ -25,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: float | None = None
     seed: int | None = None
     namespace: str = ""
-    timeout: float = 3600.0
+    timeout: float = DEFAULT_TIMEOUT_S
 
     def __post_init__(self) -> None:
         """Refuse what no call could honour."""

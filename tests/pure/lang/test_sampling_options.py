@@ -48,12 +48,13 @@ def test_every_option_of_a_call_reaches_the_client() -> None:
 def test_a_programs_options_hold_where_a_call_gives_none() -> None:
     client = MockClient()
 
-    @program
     def p(s: State) -> None:
         s += "a" + bw.gen("x") + bw.gen("y", temperature=0, top_k=0, repetition_penalty=1.0)
 
-    p.using(max_tokens=9, **SHARED).run(engine=client)
-    one, two = client.requests
+    program(max_tokens=9, **SHARED)(p).run(engine=client)
+    program(p).using(max_tokens=9, **SHARED).run(engine=client)
+    one, two, *again = client.requests
+    assert again == [one, two]
     assert one.sampling == Sampling(max_tokens=9, **SHARED)
     changed = SHARED | {"temperature": 0, "top_k": 0, "repetition_penalty": 1.0}
     assert two.sampling == Sampling(max_tokens=9, **changed)

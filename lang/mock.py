@@ -2,7 +2,9 @@
 
 A token is one character (its id is the code point; role markers and the end token have ids above
 them). The text is a pure function of the prompt, by default of its hash. Keeps the `client.Client`
-contract: token-exact prompts, stop strings, limits, cancelling, errors. Knows no program.
+contract: token-exact prompts, stop strings, limits, cancelling, errors. Of `top_logprobs` it gives
+the drawn token's own; what moves a distribution, `min_tokens` and `stop_token_ids` are not minded.
+Knows no program.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import msgspec
 
 from . import choose
 from .errors import EngineClosed, InvalidRequest
-from .request import Delta, Finish, Request, RoleEnd, RoleStart, Text, Tokens, Usage
+from .request import Delta, Finish, Likely, Request, RoleEnd, RoleStart, Text, Tokens, Usage
 
 END_ID = 0x110000
 ROLE_END_ID = 0x110001
@@ -256,6 +258,9 @@ def _draw(request: Request, prompt: Tokens, text: str) -> Finish:
         text *= sampling.max_tokens // len(text) + 1
     kept, reason, stop, drawn = cut(text, sampling.stop, sampling.max_tokens)
     ids = tuple(map(ord, text[:drawn])) + ((END_ID,) if drawn > len(text) else ())
+    logprobs: tuple[float, ...] = ()
+    if sampling.logprobs or sampling.top_logprobs:
+        logprobs = tuple(-1.0 / (2 + i % 7) for i in range(drawn))
     return Finish(
         reason=reason,
         text=kept,
@@ -263,7 +268,15 @@ def _draw(request: Request, prompt: Tokens, text: str) -> Finish:
         kept=_tokens(kept),
         stop=stop,
         token_ids=ids,
-        logprobs=tuple(-1.0 / (2 + i % 7) for i in range(drawn)) if sampling.logprobs else None,
+        logprobs=logprobs if sampling.logprobs else None,
+        top_logprobs=_likeliest(ids, logprobs) if sampling.top_logprobs else None,
+    )
+
+
+def _likeliest(ids: tuple[int, ...], logprobs: tuple[float, ...]) -> tuple[tuple[Likely, ...], ...]:
+    return tuple(
+        (Likely(id=i, text="" if i == END_ID else chr(i), logprob=logprob),)
+        for i, logprob in zip(ids, logprobs, strict=True)
     )
 
 

@@ -40,7 +40,9 @@ def test_every_option_of_a_call_reaches_the_client() -> None:
     def p(s: State) -> None:
         s += "a" + bw.gen("x", max_tokens=9, **SHARED, **OWN)
 
-    p.run(engine=client)
+    state = p.run(engine=client)
+    assert state.meta("x").logprobs is not None
+    assert state.meta("x").top_logprobs is not None
     own = OWN | {"logit_bias": ((5, -1.0), (6, 2.0)), "stop": ("x",), "stop_token_ids": (9,)}
     assert client.requests[0].sampling == Sampling(max_tokens=9, **SHARED, **own)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Annotated
 
 import typer
@@ -117,6 +117,29 @@ def chat(  # noqa: PLR0913, PLR0917 - a user's words
         command(system, sampling, EngineConfig(model, dtype, kv_tokens), as_json)
 
     _guarded(work, as_json)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def bench(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which; none: list.")] = None,
+    rest: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="The bench's own; try --help.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a measurement, or list them; what stands behind NAME is the bench's own."""
+    status: list[int] = []
+
+    def work() -> None:
+        from .commands.bench import list_benches, module_of
+
+        if name is None:
+            list_benches(as_json)
+        else:
+            status.append(import_module(module_of(name)).main(rest or []))
+
+    _guarded(work, as_json)
+    raise typer.Exit(sum(status))
 
 
 @app.command()

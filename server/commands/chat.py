@@ -47,7 +47,8 @@ class Style:
 
 def chat(system: str, sampling: Sampling, config: EngineConfig, as_json: bool) -> None:
     """Open the engine and talk until the input ends or says /quit."""
-    style = Style(interactive=sys.stdin.isatty() and not as_json, as_json=as_json)
+    at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    style = Style(interactive=at_terminal and not as_json, as_json=as_json)
     with open_engine(config) as engine:
         session = Session(Chat(engine.client, sampling, system), style)
         session.run(_typed(session) if style.interactive else sys.stdin)

@@ -296,7 +296,8 @@ def test_a_person_types_until_ctrl_d_and_ctrl_c_drops_the_line(
         return found
 
     monkeypatch.setattr("builtins.input", read)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
     app(["chat"], standalone_mode=False)
     assert engines[0].client.n_calls == 2
     assert "/quit or Ctrl-D" in capsys.readouterr().err

@@ -46,7 +46,7 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
     )
-    for name in ("demo", "run", "pull", "env"):
+    for name in ("demo", "run", "chat", "bench", "pull", "env"):
         assert f"  {name} " in done.stdout
     assert done.stdout.rstrip().endswith("HEAVY")
 

@@ -28,8 +28,10 @@ def checked_options(errors: str, max_concurrency: int | None) -> int:
     if errors not in ("raise", "return"):
         raise InvalidRequest(f"errors must be 'raise' or 'return', found {errors!r}")
     width = MAX_CONCURRENCY if max_concurrency is None else max_concurrency
-    if width < 1:
-        raise InvalidRequest(f"max_concurrency must be at least 1, found {max_concurrency!r}")
+    if not isinstance(width, int) or width < 1:
+        raise InvalidRequest(
+            f"max_concurrency must be a whole number of at least 1, found {max_concurrency!r}"
+        )
     return width
 
 

@@ -118,6 +118,9 @@ class Scratch:
     def __enter__(self) -> State:
         return self._state
 
+    def __iadd__(self, other: object) -> Scratch:
+        raise InvalidRequest(f"[{where()}] open the copy first: with s.copy() as t: t += ...")
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._state.cancel()

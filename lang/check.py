@@ -35,8 +35,13 @@ def role_after(role: str | None, node: ir.Node) -> str | None:
     return role
 
 
-def check(nodes: Iterable[ir.Node], names: Container[str] = (), role: str | None = None) -> None:
-    """Raise `ProgramError` for the first node that breaks a rule; `names` are bound already."""
+def check(
+    nodes: Iterable[ir.Node], names: Container[str] = (), role: str | None = None
+) -> str | None:
+    """The role open after the nodes; `ProgramError` for the first node that breaks a rule.
+
+    `names` are bound already, `role` is open before.
+    """
     bound: set[str] = set()
     for node in nodes:
         role = role_after(role, node)
@@ -46,6 +51,7 @@ def check(nodes: Iterable[ir.Node], names: Container[str] = (), role: str | None
             bound.add(node.name)
         if isinstance(node, ir.Join):
             bound.update(node.names)
+    return role
 
 
 def unbound(name: str, known: Iterable[str], where: str) -> ProgramError:

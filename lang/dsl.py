@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from . import ir, options
-from .errors import ProgramError
+from .errors import InvalidRequest, ProgramError
 from .place import where
 
 
@@ -107,10 +107,10 @@ def gen(  # noqa: PLR0913 - the public face names every option; inside it is one
         logit_bias=options.checked_bias(logit_bias, label),
         seed=seed,
         n=options.checked_n(n, label),
-        stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
+        stop=options.stops(stop, label),
         stop_token_ids=options.checked_ids(stop_token_ids, label),
-        ignore_eos=ignore_eos,
-        logprobs=logprobs,
+        ignore_eos=options.flag("ignore_eos", ignore_eos, label),
+        logprobs=options.flag("logprobs", logprobs, label),
         top_logprobs=top_logprobs,
         timeout=timeout,
         where=here,
@@ -142,12 +142,17 @@ def select(
 
 def ref(name: str) -> Expr:
     """The text of an earlier call, put in without the program waiting for it."""
-    return Expr((ir.Ref(name, where()),))
+    here = where()
+    if not isinstance(name, str):
+        raise InvalidRequest(f"[{here}] ref: name must be a string, found {name!r}")
+    return Expr((ir.Ref(name, here),))
 
 
 def role(name: str, content: str | Expr) -> Expr:
     """One whole message of the role `name`. Roles do not nest."""
     here = where()
+    if not isinstance(name, str):
+        raise InvalidRequest(f"[{here}] role: name must be a string, found {name!r}")
     inner = nodes_of(content)
     for node in inner:
         if isinstance(node, ir.RoleStart | ir.RoleEnd):

@@ -152,8 +152,8 @@ class ProgramError(BranchworkError):
 
     def __init__(self, message: str, where: str = "", call: str = "") -> None:
         """`message` says what went wrong; place and call are put in front of it."""
-        place = " ".join(part for part in (f"[{where}]" if where else "", call) if part)
-        super().__init__(f"{place}: {message}" if place else message)
+        named = f"{call}: {message}" if call else message
+        super().__init__(f"[{where}] {named}" if where else named)
         self.where = where
         self.call = call
 

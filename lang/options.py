@@ -63,6 +63,8 @@ def checked_numbers(options: dict[str, object], label: str) -> None:
             raise InvalidRequest(f"{label}: {key} must be a number, found {value!r}")
     try:
         msgspec.structs.replace(_PLAIN, **given)
+    except OverflowError:
+        raise InvalidRequest(f"{label}: numbers must fit a float, found {given!r}") from None
     except InvalidRequest as error:
         raise InvalidRequest(f"{label}: {error}") from None
 
@@ -172,7 +174,28 @@ def listed(choices: Sequence[str], label: str) -> tuple[str, ...]:
     """The choices as a tuple; one string is not a list of strings."""
     if isinstance(choices, str):
         raise InvalidRequest(f"{label}: choices must be a list of strings, found one string")
-    return tuple(choices)
+    return _tuple(choices, "choices must be a list of strings", label)
+
+
+def stops(stop: str | Sequence[str] | None, label: str) -> tuple[str, ...]:
+    """Stop strings as a tuple; one alone needs no list."""
+    if stop is None or isinstance(stop, str):
+        return () if stop is None else (stop,)
+    return _tuple(stop, "stop must be a string or a list of strings", label)
+
+
+def flag(name: str, value: object, label: str) -> bool:
+    """A switch; text and numbers are no switches."""
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{label}: {name} must be True or False, found {value!r}")
+    return value
+
+
+def _tuple(values: Sequence[str], expected: str, label: str) -> tuple[str, ...]:
+    try:
+        return tuple(values)
+    except TypeError:
+        raise InvalidRequest(f"{label}: {expected}, found {values!r}") from None
 
 
 def members(kind: object) -> Options | None:

@@ -54,6 +54,8 @@ class Program:
 
     def __init__(self, body: Body, settings: Settings | None = None) -> None:
         """`body` is a `def` or `async def` whose first parameter is the state."""
+        if not callable(body) or isinstance(body, type):
+            raise InvalidRequest(f"a program is a def or async def function, found {body!r}")
         if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
             raise InvalidRequest(f"{body.__name__} is a generator; a program is a def or async def")
         self._signature = inspect.signature(body)
@@ -245,6 +247,8 @@ class Program:
 
     def _arguments(self, inputs: Iterable[Inputs]) -> Iterable[Arguments]:
         """The inputs of a batch, checked one by one."""
+        if not isinstance(inputs, Iterable) or isinstance(inputs, str | Mapping):
+            raise InvalidRequest(f"inputs must be a list of dicts or tuples, found {inputs!r}")
         for each in inputs:
             args, kwargs = batch.arguments_of(each)
             self._bind(args, kwargs)

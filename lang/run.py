@@ -52,9 +52,13 @@ class Run:
         if not nodes:
             return
         self._need_live(branch, nodes[0].where)
-        role = branch.role
+        role = check.check(nodes, branch.slots, branch.role)
+        made: set[str | None] = set()
         for node in nodes:
-            role = check.role_after(role, node)
+            if isinstance(node, ir.Gen | ir.Select):
+                made.add(node.name)
+            elif isinstance(node, ir.Ref) and node.name not in made:
+                _need_text(branch.slots[node.name], node)
         for node in nodes:
             branch.nodes.append(node)
             self._push(branch, (node, self._slot(branch, node), ()))
@@ -159,6 +163,14 @@ class Run:
             raise ProgramError("this run is over; start a new one to append more", where)
         if branch.cancelled:
             raise ProgramError("this branch was cancelled; nothing can be appended to it", where)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise ProgramError(
+                "a state can be appended to by its program's own body only, not from another "
+                "thread; hand the text over to the body",
+                where,
+            ) from None
 
     def _slot(self, branch: Branch, node: ir.Node) -> Slot | None:
         if isinstance(node, ir.Gen | ir.Select):
@@ -170,12 +182,7 @@ class Run:
                 branch.bind(node.name, slot)
             return slot
         if isinstance(node, ir.Ref):
-            found = branch.slots.get(node.name)
-            if found is None:
-                raise check.unbound(node.name, branch.slots, node.where)
-            if found.done and found.error is None and found.raw is None:
-                raise ProgramError("only text can be referred to", node.where, node.name)
-            return found
+            return branch.slots[node.name]
         return None
 
     def _push(self, branch: Branch, work: Work) -> None:
@@ -322,6 +329,11 @@ _AT_ONCE: dict[type[ir.Node], Callable[..., None]] = {
 
 _SETTLES = (ir.Gen, ir.Select, ir.SpanEnd)
 """Nodes that give their slot its value."""
+
+
+def _need_text(slot: Slot, node: ir.Ref) -> None:
+    if slot.done and slot.error is None and slot.raw is None:
+        raise ProgramError("only text can be referred to", node.where, node.name)
 
 
 def _call_name(node: ir.Node) -> str:

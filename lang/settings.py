@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from .errors import InvalidRequest
 from .options import SHARED, checked_numbers, checked_seconds
 
 DEFAULT_TIMEOUT_S = 3600.0
@@ -34,3 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         numbers = {name: getattr(self, name) for name in (*SHARED, "seed")}
         checked_numbers(numbers, "program settings")
         checked_seconds(self.timeout, "program settings")
+        if not isinstance(self.namespace, str):
+            raise InvalidRequest(
+                f"program settings: namespace must be a string, found {self.namespace!r}"
+            )

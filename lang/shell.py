@@ -19,7 +19,7 @@ from . import bridge
 
 T = TypeVar("T")
 
-POLL_S = 1.0
+POLL_S = 0.2
 """How long one wait for the worker thread lasts; the waits repeat until the work is done."""
 CANCEL_S = 30.0
 """How long cancelled work may take to let go before we stop waiting for it."""
@@ -53,6 +53,19 @@ def _in_thread(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return session.run(make)
 
 
+class _Caller:
+    """The task that is blocked while another loop works for it, if this thread runs a loop."""
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task() if _loop_runs_here() else None
+        self._before = self._task.cancelling() if self._task else 0
+
+    def check(self) -> None:
+        """Raise if the task was cancelled meanwhile; `asyncio.run` so tells it of Ctrl-C."""
+        if self._task is not None and self._task.cancelling() > self._before:
+            raise asyncio.CancelledError
+
+
 class Session:
     """A loop for coroutines that are run one after the other; what they began goes on in between.
 
@@ -76,11 +89,12 @@ class Session:
         loop, _ = self._ready.result(CANCEL_S)
         started = _Started(loop, make())
         ends: list[Future[Any]] = [started.done, self._over]
+        caller = _Caller()
         try:  # Ctrl-C may come at any point from here on
             started.begin()
             # Not thread.join: interrupted by Ctrl-C, it takes the thread for ended (CPython 3.11).
             while not futures.wait(ends, POLL_S, futures.FIRST_COMPLETED).done:
-                pass
+                caller.check()
         except BaseException:
             started.cancel()
             futures.wait(ends, CANCEL_S, futures.FIRST_COMPLETED)

@@ -73,6 +73,7 @@ LIBRARY_HOMES = {
     "tokenizers": ("backend/text/",),
     "gguf": ("backend/model/",),
     "safetensors": ("backend/model/",),
+    "huggingface_hub": ("backend/model/hub.py",),
     "typer": ("server/",),
     "rich": ("server/", "backend/model/bar.py", "backend/embedded.py", "lang/progress.py"),
     "greenlet": ("lang/",),

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from ...backend.config import EngineConfig
 from ...lang import shell
-from ...lang.errors import InvalidRequest, RequestError, to_wire
+from ...lang.errors import InvalidRequest, PromptTooLong, RequestError, to_wire
 from ...lang.sampling import Sampling
 from ..chat import INTERRUPTED, Chat, Turn
 from ..show import print_json_line
@@ -134,7 +134,8 @@ class Session:
         if self._style.as_json:
             print_json_line({"error": {"code": code, "message": message}})
         else:
-            self.note(f"branchwork: {message}")
+            hint = "; /undo or /reset makes room" if isinstance(error, PromptTooLong) else ""
+            self.note(f"branchwork: {message}{hint}")
 
     def _undo(self, rest: str) -> None:
         turn = self._chat.undo()

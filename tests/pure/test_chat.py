@@ -268,6 +268,18 @@ def test_ctrl_c_stops_the_reply_and_keeps_the_session(capsys: pytest.CaptureFixt
     assert "the turn is dropped" in capsys.readouterr().err
 
 
+def test_a_conversation_beyond_the_context_is_told_how_to_go_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = {"long<|end|><|assistant|>": PromptTooLong("the context is 9 tokens")}
+    client = MockClient(script)
+    session, chat = session_of(client, interactive=False)
+    session.run(iter(["short", "long", "/undo", "short"]))
+    assert "the context is 9 tokens; /undo or /reset makes room" in capsys.readouterr().err
+    assert len(chat.turns) == 1
+    assert client.n_calls == 3
+
+
 def test_ctrl_c_ends_a_piped_session() -> None:
     client = MockClient(delay=5.0)
     session, _ = session_of(client, interactive=False)

@@ -2,8 +2,8 @@
 
 Shows a conversation as one growing text. What was said is kept token for token, so a turn computes
 the new question and its answer only: in the table, `computed` stays small while `prompt` grows. The
-answers are printed as they are written (`stream`). A stop string ends each after one sentence; it is
-not part of the value, so the program writes the full stop itself.
+answers are printed as they are written (`stream`). A stop string ends each after one sentence; it
+is not part of the value, so the program writes the full stop itself.
 
     python examples/chat.py
     branchwork run examples/chat.py

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DATA = Path(__file__).parent / "data"
-COMMON = frozenset(
-    "a an and are at be by can do does for from how i in is it long many may me much must of on "
-    "one or s that the there they to was what when where which who with you".split()
-)
+COMMON = """a an and are at be by can do does for from how i in is it long many may me much must of
+on one or s that the there they to was what when where which who with you"""
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,9 @@ def load(folder: Path = DATA) -> list[Document]:
 
 def words(text: str) -> list[str]:
     """The words that say something, in lower case and without a plural's s."""
+    common = COMMON.split()
     found = re.findall(r"[a-z0-9]+", text.lower())
-    return [word.removesuffix("s") for word in found if word not in COMMON]
+    return [word.removesuffix("s") for word in found if word not in common]
 
 
 def search(documents: list[Document], query: str, most: int) -> list[Document]:

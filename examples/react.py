@@ -1,10 +1,10 @@
 """A ReAct agent: the model thinks, picks a tool, reads what it gave, and so on until it can answer.
 
 Two tools run on this machine: a calculator (arithmetic only, no `eval`) and a word search over the
-documents in `data/`. Shows a loop of calls whose text only grows, so every step finds the whole
-history in the cache; `select` for the action, so that no reply has to be parsed; an `async def`
-body, whose tools work in a thread while other programs go on; and failures of a tool given to the
-model as text.
+documents in `data/`. Shows a loop of calls whose text only grows, so that every step finds all of
+it in the cache; `select` for the action and for the sum, so that no reply has to be parsed; an
+`async def` body, whose tools work in a thread while other programs go on; and a tool's failure told
+to the model as text.
 
     python examples/react.py
     branchwork run examples/react.py --arg question="How many books were lost in the flood?"
@@ -85,11 +85,12 @@ def calculate(text: str) -> str:
         raise ToolError("this sum is too long")
     try:
         value = _value(ast.parse(text.strip(), mode="eval").body)
-    except SyntaxError:
+        whole = int(value)
+        return str(whole) if whole == value else f"{value:.4f}".rstrip("0").rstrip(".")
+    except (SyntaxError, ValueError):
         raise ToolError(f"{text!r} is not a sum") from None
-    except ZeroDivisionError:
-        raise ToolError("a division by zero") from None
-    return f"{value:g}" if abs(value) < 1e6 else f"{value:.0f}"
+    except (ZeroDivisionError, OverflowError):
+        raise ToolError(f"{text!r} has no value") from None
 
 
 def _value(node: ast.expr) -> float:

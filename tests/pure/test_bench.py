@@ -183,7 +183,7 @@ def fake(config: SchedulerConfig, n_pages: int = 4000) -> Iterator[Engine]:
 def computed(
     name: str, running: int, overtakes: int = 2, n_pages: int = 4000, scale: float = 0.2
 ) -> dict[str, int]:
-    """Exact but for a few tokens: which call reaches the engine's thread first is left to chance."""
+    """Exact but for a few tokens: which call reaches the engine first is left to chance."""
     plan = Plan((name,), scale=scale, repeats=1, seed=0)
     found = ablation.measure(partial(fake, n_pages=n_pages), plan, running, overtakes)
     return {setup: outcomes[0].computed_tokens for (_, setup), outcomes in found.items()}

@@ -8,7 +8,7 @@ cache. The quote is the sentence that the answer makes likelier than it is by it
 "unconditional"), not the one that is likely anyway.
 
     python examples/rag.py
-    branchwork run examples/rag.py --arg question="Who made the clock?"
+    branchwork run examples/rag.py --arg question="When was the library founded?"
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Answer:
 def ask(s: bw.State, question: str = QUESTIONS[0]) -> Answer:
     """Answer one question from the folder."""
     found = {document.name: document for document in search(load(), question, most=3)}
+    if not found:
+        return Answer("No document shares a word with the question.", "", "")
     listed = "\n".join(f"[{name}] {document.text}" for name, document in found.items())
     s += bw.system(RULES)
     s += bw.user(f"{listed}\n\nQuestion: {question}")

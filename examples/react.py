@@ -7,7 +7,7 @@ it in the cache; `select` for the action and for the sum, so that no reply has t
 to the model as text.
 
     python examples/react.py
-    branchwork run examples/react.py --arg question="How many books were lost in the flood?"
+    branchwork run examples/react.py --arg question="How many seats are in the reading room?"
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Shares no code with the tree's own search, so that the two can be compared.
 
 from __future__ import annotations
 
-from branchwork.radix.cache import PrefixCache
+from branchwork.radix.cache import Lease, PrefixCache
 from branchwork.radix.key import pack, unpack
 from branchwork.radix.node import Node
 
@@ -49,3 +49,15 @@ def serve(cache: PrefixCache, ids: list[int], namespace: str = "") -> int:
     cache.commit(lease, key)
     cache.release(lease)
     return lease.cached
+
+
+def start(cache: PrefixCache, ids: list[int], namespace: str = "") -> Lease:
+    """A lease whose tokens all have KV and are committed; not released."""
+    lease = cache.acquire(pack(ids), namespace)
+    cache.grow(lease, len(ids))
+    cache.commit(lease, pack(ids))
+    return lease
+
+
+def run(n: int, first: int = 0) -> list[int]:
+    return list(range(first, first + n))

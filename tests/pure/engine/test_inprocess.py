@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import Callable
 
@@ -223,3 +224,17 @@ async def test_seeded_calls_do_not_depend_on_their_batch() -> None:
                 assert found[batch.index(draw(42))].token_ids == alone
         unseeded = [(await complete(fake.client, draw(None))).token_ids for _ in range(2)]
         assert unseeded[0] != unseeded[1]
+
+
+async def test_threads_switch_sooner_while_an_engine_computes_and_as_before_after() -> None:
+    before = sys.getswitchinterval()
+    with fake_engine(letters=WORDS) as fake:
+        fake.runner.gate.clear()
+        live = asyncio.create_task(complete(fake.client, request("hello", 5)))
+        await asyncio.sleep(0.05)
+        during = sys.getswitchinterval()
+        fake.runner.gate.set()
+        await live
+        await fake.when_idle()
+    assert during <= 1e-4 < before
+    assert sys.getswitchinterval() == before

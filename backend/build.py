@@ -20,6 +20,7 @@ from .machine import available_bytes, look
 from .model.fetch import Fetcher
 from .model.wheel import Progress
 from .paths import cache_root
+from .sched.budget import pages_for
 from .sched.scheduler import Scheduler
 from .text.chat import ChatFormat
 from .text.frontend import Frontend
@@ -76,17 +77,17 @@ def build(config: EngineConfig, path: Path, progress: LoadProgress | None = None
     # thread (this process's own Python is one), that makes decoding several times slower; see
     # docs/performance.md. Read once, when torch loads; a user's own choice stands.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from .runner import memory
     from .runner.load import LoadOptions, load_runner, memory_need, read_spec  # torch
-    from .runner.memory import pages_for, pages_for_tokens
 
     scratch = scratch_folder(path)
     spec = read_spec(path, scratch)
     page_size = config.scheduler.page_size
     if config.kv_tokens is None:
         need = memory_need(spec, config.dtype, page_size)
-        n_pages = pages_for(need, available_bytes())
+        n_pages = memory.pages_for(need, available_bytes())
     else:
-        n_pages = pages_for_tokens(config.kv_tokens, page_size)
+        n_pages = pages_for(config.kv_tokens, page_size)
     tokenizer = load_tokenizer(path, scratch)
     options = LoadOptions(dtype=config.dtype, n_pages=n_pages, page_size=page_size)
     runner = load_runner(path, options, scratch, progress)

@@ -41,10 +41,5 @@ def pages_for(need: MemoryNeed, available: int, cap: int = MAX_KV_BYTES) -> int:
     return pages
 
 
-def pages_for_tokens(n_tokens: int, page_size: int) -> int:
-    """Pages that hold `n_tokens`, rounded up."""
-    return -(-n_tokens // page_size)
-
-
 def _mib(n_bytes: int) -> str:
     return f"{n_bytes / (1 << 20):,.1f} MiB"

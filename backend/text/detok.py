@@ -94,12 +94,6 @@ class Detok:
                 return
 
 
-def decode_after(tokenizer: Tokenizer, ids: Sequence[int], context: Sequence[int] = ()) -> str:
-    """The text of `ids` where they follow `context`: what a `Detok` returns for them in all."""
-    detok = Detok(tokenizer, context)
-    return "".join(map(detok.push, ids)) + detok.flush()
-
-
 def _tail(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
     """The last ids that can matter; control tokens have no text."""
     return [i for i in ids[-2 * MAX_CONTEXT :] if i not in tokenizer.special_ids]

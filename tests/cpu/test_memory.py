@@ -11,7 +11,6 @@ from branchwork.backend.runner.load import memory_need
 from branchwork.backend.runner.memory import (
     MemoryNeed,
     pages_for,
-    pages_for_tokens,
 )
 from branchwork.lang.errors import InvalidRequest, ModelError
 
@@ -28,10 +27,6 @@ def test_the_pool_takes_half_of_what_the_weights_leave_up_to_the_cap() -> None:
 def test_too_little_memory_is_refused_with_the_figures() -> None:
     with pytest.raises(ModelError, match=r"2,048.0 MiB for its weights .* may use 1,024.0 MiB"):
         pages_for(MemoryNeed(weights=2 * GIB, page=1 << 20), GIB)
-
-
-def test_pages_cover_a_token_count() -> None:
-    assert [pages_for_tokens(n, 16) for n in (1, 16, 17, 32)] == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "auto"])

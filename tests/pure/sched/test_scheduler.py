@@ -7,6 +7,7 @@ from drive import Driver, job, trie
 from fake_runner import expected
 
 from branchwork.backend.config import SchedulerConfig
+from branchwork.backend.sched.budget import pages_for
 from branchwork.lang.errors import DuplicateRequest, InvalidRequest, Overloaded, PromptTooLong
 
 PREFIX = list(range(40)) * 5  # 200 tokens
@@ -15,6 +16,10 @@ PREFIX = list(range(40)) * 5  # 200 tokens
 def small(**more: object) -> SchedulerConfig:
     fields: dict[str, object] = {"page_size": 4, "step_tokens": 64, "max_running": 8, **more}
     return SchedulerConfig(**fields)  # type: ignore[arg-type]
+
+
+def test_pages_cover_a_token_count() -> None:
+    assert [pages_for(n, 16) for n in (1, 16, 17, 32)] == [1, 1, 2, 2]
 
 
 # -- sharing ------------------------------------------------------------------------------------

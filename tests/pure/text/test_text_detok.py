@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from text_kinds import KINDS, TOKENIZERS
 
-from branchwork.backend.text.detok import BROKEN, MAX_WINDOW, Detok, decode_after
+from branchwork.backend.text.detok import BROKEN, MAX_WINDOW, Detok
 from branchwork.backend.text.tokenizer import Run, Tokenizer
 
 TEXTS = st.text(st.sampled_from("ab the\né€😀👩\u200d🚀"), max_size=30)
@@ -18,6 +19,12 @@ ANY_BYTES = st.lists(
     st.sampled_from([0x61, 0x20, 0xC3, 0xA9, 0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0x98, 0x80, 0xFF]),
     max_size=24,
 )
+
+
+def decode_after(tokenizer: Tokenizer, ids: Sequence[int], context: Sequence[int] = ()) -> str:
+    """The text of `ids` where they follow `context`: what a `Detok` returns for them in all."""
+    detok = Detok(tokenizer, context)
+    return "".join(map(detok.push, ids)) + detok.flush()
 
 
 def pieces(tokenizer: Tokenizer, ids: list[int], context: list[int]) -> list[str]:
